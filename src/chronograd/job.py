@@ -55,9 +55,20 @@ MAX_CODE_BYTES, MAX_NAMES = 1_000_000, 8  # of a Python file whose networks an e
 MAX_CLASSES = 1_000_000
 # Data set of synthetic text.
 TOKENS = "tokens"
+# Real text: a novel in this package, and files of the user.
+NOVEL, TEXT_PREFIX = "pride-and-prejudice", "text:"
 # Random values for any inputs of the network.
 INPUTS = "inputs"
 Given = TypeVar("Given")
+
+
+def is_real_text(name: str) -> bool:
+    """Return whether a data set is real text, with bytes to count.
+
+    >>> is_real_text("text:novels/emma.txt"), is_real_text("tokens")
+    (True, False)
+    """
+    return name == NOVEL or name.startswith(TEXT_PREFIX)
 
 
 def _checked(check: Callable[[Given], None], given: Given) -> Given:
@@ -124,17 +135,23 @@ class Data(_Section):
 
     name: str = Field(min_length=1)
     """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, voc:PATH,
-    coco:PATH, open-images:PATH, tokens, or inputs (random values of network.inputs). For an agent, an environment:
-    gymnasium:NAME or atari:GAME.
+    coco:PATH, open-images:PATH, pride-and-prejudice, text:PATH, tokens, or inputs (random values of network.inputs). For an
+    agent, an environment: gymnasium:NAME or atari:GAME.
     """
     shape: tuple[int, ...] | None = None
     """Shape of one synthetic sample; for text the number of tokens, such as [1024]."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     """Number of classes of synthetic data; for text the vocabulary size."""
+    tokenizer: Literal["bytes", "pairs"] = Field("bytes", exclude_if=lambda given: given == "bytes")
+    """Tokens of real text: bytes, or pairs of bytes and tokens that are frequent in the training text (byte-pair encoding)."""
     class_names: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """For images with boxes: use only objects of these classes, in this order; all classes by default."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """Number of training samples to use, the first of a fixed shuffle; all by default."""
+    epoch_samples: Annotated[int, Field(ge=1)] | None = Field(None, exclude_if=lambda given: given is None)
+    """Rows of real text in an epoch, so that a test may follow a part of the text. The next epoch goes on where the last one
+    ended; by default an epoch has all training samples.
+    """
     skip: int = Field(0, ge=0)
     """Number of samples of that shuffle to skip first, so that two jobs can use the same data set without a common sample."""
     test_samples: Annotated[int, Field(ge=1)] | None = None
@@ -216,6 +233,8 @@ class Training(_Section):
     """Global batch: samples per step over all ranks; for parameter_server the minibatch of one learner."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """Stop when the test accuracy reaches this, as a fraction."""
+    target_bits_per_byte: Annotated[float, Field(gt=0)] | None = Field(None, exclude_if=lambda given: given is None)
+    """For real text: stop when the loss on the test split is at most this number of bits per byte."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seeds the initial weights and the order of samples."""
     optimizer: Literal["sgd", "adamw", "adadelta", "rmsprop"] = "sgd"
@@ -633,7 +652,9 @@ class Job(_Model):
         if not isinstance(given, dict) or "task" in given or not isinstance(data := given.get("data"), dict):
             return given
         shape = data.get("shape")
-        is_text = data.get("name") == TOKENS or (isinstance(shape, list | tuple) and len(shape) == 1)
+        name = data.get("name")
+        is_text = name == TOKENS or (isinstance(shape, list | tuple) and len(shape) == 1)
+        is_text = is_text or (isinstance(name, str) and is_real_text(name))
         return {"task": "language", **given} if is_text else given
 
     @model_validator(mode="before")
@@ -682,6 +703,18 @@ class Job(_Model):
             raise ValueError(
                 f"training.loss is {self.training.loss}, and a {self.task} job on {self.data.name} has its own loss: leave "
                 "training.loss out, or state network.inputs and data.name=inputs to predict and measure without a data set"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _target_of_data(self) -> Self:
+        """Refuse a target of another metric: real text has bits per byte, all other data an accuracy."""
+        wrong, right = "target_bits_per_byte", "target_accuracy"
+        if is_real_text(self.data.name):
+            wrong, right = right, wrong
+        if (given := getattr(self.training, wrong)) is not None:
+            raise ValueError(
+                f"training.{wrong} is {given:g}, which {self.data.name} has not: write training.{right}, or leave it out"
             )
         return self
 

@@ -16,6 +16,7 @@ from chronograd.words import how_many, interval, listed, named, quantity_name, s
 # Quantities for the summary sentence; the first known one has its interval there.
 FIRST = (
     "test_accuracy",
+    "bits_per_byte",
     "mean_return",
     "frames_to_return",
     "throughput_frames_per_s",
@@ -33,6 +34,8 @@ FIRST = (
 MAIN = (
     "test_accuracy",
     "time_to_accuracy_s",
+    "bits_per_byte",
+    "time_to_bits_per_byte_s",
     "mean_return",
     "best_return",
     "time_to_return_s",

@@ -97,6 +97,8 @@ QUANTITIES = {
     "cost_usd_per_million_tokens": ("cost of a million tokens", "usd"),
     "cost_usd_per_million_requests": ("cost of a million requests", "usd"),
     "test_accuracy": ("accuracy on the test split", "1"),
+    "bits_per_byte": ("bits per byte", ""),
+    "time_to_bits_per_byte_s": ("training time until the target of bits per byte", "s"),
     "mean_average_precision_area": ("mean average precision, area below the curve", "1"),
     "time_to_accuracy_s": ("training time until the target accuracy", "s"),
     "mean_return": ("mean return of evaluation episodes", ""),
@@ -308,6 +310,7 @@ class TrainingHeader(RecordPart):
     epochs: Number | None = None
     batch: Number | None = None
     target_accuracy: Number | None = None
+    target_bits_per_byte: Number | None = None
     precision: str = ""
     seed: int | None = None
 

@@ -163,9 +163,10 @@ def train(loop: Loop, bar: Bar, parent: Path) -> Record:
     with bar("train") as report:
 
         def on_line(line: Line) -> None:
-            if isinstance(line, Epoch) and line.test_accuracy is not None:
-                text = f"epoch {line.epoch} of {epochs}, test accuracy {percent(line.test_accuracy)}"
-                report(min(1.0, line.epoch / epochs), text)
+            if isinstance(line, Epoch) and line.test_loss is not None:
+                bits, accuracy = line.bits_per_byte, line.test_accuracy
+                score = f"test accuracy {percent(accuracy)}" if bits is None else f"{bits:.3f} bits per byte"
+                report(min(1.0, line.epoch / epochs), f"epoch {line.epoch} of {epochs}, {score}")
 
         run = jobs.train(at_world(loop.job, 1), parent=parent, on_line=on_line)
     loop.runs["trained"] = run.path

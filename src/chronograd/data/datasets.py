@@ -3,6 +3,8 @@
     digits              8x8 grey handwritten digits, inside scikit-learn: no download
     fashion-mnist       28x28 grey clothes
     cifar10, cifar100   32x32 colour photographs
+    pride-and-prejudice a novel, in this package: no download
+    text:PATH           text files of the user
     tokens              random text of any length and vocabulary; word frequencies follow Zipf's law
     inputs              random values for network.inputs: count, predict, measure in one process, export; no training
     synthetic           random normal images of any shape with random labels: accuracy stays at chance
@@ -24,11 +26,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from chronograd.data import catalogue, detection, labels, layouts, published, synthetic, text
+from chronograd.data import catalogue, corpus, detection, labels, layouts, published, synthetic, text
 from chronograd.data.normalisation import scale_shift
 from chronograd.data.published import DatasetCard
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
-from chronograd.job import INPUTS, TOKENS, Data, Job
+from chronograd.job import INPUTS, TOKENS, Data, Job, is_real_text
 from chronograd.words import how_many
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ def card(data: Data) -> DatasetCard:
         return _folder_card(data, layouts.listing(data.name))
     if text.is_drawn(data):
         return text.card(data)
+    if is_real_text(data.name):
+        return corpus.card(data)
     if data.name == INPUTS:
         return DatasetCard(
             INPUTS, (), data.classes or 0, (), data.samples or 0, 0, "random values of the network's inputs"
@@ -109,7 +113,7 @@ def card(data: Data) -> DatasetCard:
 def names() -> list[str]:
     """Return the names of the data sets, and the patterns for folders."""
     return [
-        *sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS, INPUTS]),
+        *sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS, INPUTS, *corpus.names]),
         *layouts.names(),
         *detection.names(),
     ]
@@ -150,6 +154,8 @@ def fetch(data: Data) -> None:
         layouts.listing(data.name)
     elif text.is_drawn(data):
         text.check_memory(text.card(data))
+    elif is_real_text(data.name):
+        text.check_memory(corpus.card(data))
     elif data.name == INPUTS:
         raise no_samples()
     elif data.name == "synthetic":
@@ -176,7 +182,9 @@ def load(data: Data, seed: int = 0) -> Dataset:
     if data.name == INPUTS:
         raise no_samples()
     if text.is_drawn(data):
-        return _drawn_text(data, seed)
+        return _rows_of_text(text.card(data), *text.draw(text.card(data), seed))
+    if is_real_text(data.name):
+        return _rows_of_text(corpus.card(data), *map(torch.from_numpy, corpus.rows(data)[:2]))
     if detection.is_detection(data.name):
         return _with_boxes(data)
     if layouts.is_layout(data.name):
@@ -230,10 +238,8 @@ def samples_of(data: Data, seed: int = 0) -> Array:
     return load(data, seed).train_samples_N
 
 
-def _drawn_text(data: Data, seed: int) -> Dataset:
+def _rows_of_text(described: DatasetCard, train: torch.Tensor, test: torch.Tensor) -> Dataset:
     """Return rows of tokens, whose labels are the next token of each. Fields for images are empty."""
-    described = text.card(data)
-    train, test = text.draw(described, seed)
     return Dataset(
         card=described,
         # Tensors, where others have images. Code that looks at pixels never gets text; `train.inputs.input_of` distinguishes them.

@@ -95,7 +95,7 @@ def choose_test(data: Data, published_size: int) -> Array:
     """Return the test samples of a job (int64): all in order, or the first of a fixed shuffle. Raises as `num_test`."""
     if data.test_samples is None:
         return np.arange(published_size)
-    return _shuffled(published_size)[: num_test(data, published_size)]
+    return shuffled(published_size)[: num_test(data, published_size)]
 
 
 def choose(data: Data, published_N: Array, class_names: tuple[str, ...], seed: int) -> TrainingSet:
@@ -121,7 +121,7 @@ def choose(data: Data, published_N: Array, class_names: tuple[str, ...], seed: i
     elif data.samples is None and not data.skip:
         samples_N = np.arange(len(published_N))
     else:
-        samples_N = _shuffled(len(published_N))[data.skip : data.skip + size]
+        samples_N = shuffled(len(published_N))[data.skip : data.skip + size]
     labels_N = published_N[samples_N].astype(np.int64)
     if data.label_noise:
         noisy_N, is_replaced_N = with_noise(labels_N, data.label_noise, seed)
@@ -165,7 +165,7 @@ def apportioned(total: int, weights: Array) -> list[int]:
 def _long_tail(data: Data, published_N: Array, class_names: tuple[str, ...]) -> Array:
     """Return the first images of each class in the fixed shuffle, with class sizes by Zipf's law, in the order of the shuffle."""
     assert data.samples is not None
-    candidates = _shuffled(len(published_N))[data.skip :]
+    candidates = shuffled(len(published_N))[data.skip :]
     labels = published_N[candidates]
     is_chosen = np.zeros(len(candidates), dtype=bool)
     for c, wanted in enumerate(zipf_counts(data.samples, len(class_names), data.long_tail)):
@@ -185,14 +185,14 @@ def stratified_fifth(labels_N: Array) -> Array:
 
     A fixed shuffle chooses them, so that they never change.
     """
-    shuffled = _shuffled(len(labels_N))
+    order = shuffled(len(labels_N))
     is_test_N = np.zeros(len(labels_N), dtype=bool)
     for c in np.unique(labels_N):
-        is_test_N[shuffled[labels_N[shuffled] == c][4::5]] = True
+        is_test_N[order[labels_N[order] == c][4::5]] = True
     return is_test_N
 
 
-def _shuffled(size: int) -> Array:
+def shuffled(size: int) -> Array:
     return np.random.RandomState(SHUFFLE_SEED).permutation(size)
 
 

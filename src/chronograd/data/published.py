@@ -29,6 +29,7 @@ class DatasetCard:
         shape: of one image as a network gets it: channels, height, width; of text the number of tokens.
         train_size: training images used, after `data.samples`, `data.skip` and `data.labels`.
         source: the publisher, or the folder.
+        bytes_per_token: of the test split, for real text. digest: of its whole text.
     """
 
     name: str
@@ -38,6 +39,8 @@ class DatasetCard:
     train_size: int
     test_size: int
     source: str
+    bytes_per_token: float | None = None
+    digest: str = ""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -35,7 +35,17 @@ MIN_BATCHES = 3
 MIN_NOISE = 0.02
 # Fields in which runs of one job may differ, in addition to cluster, communication and backend.
 MAY_DIFFER = {
-    *("batch", "learning_rate", "epochs", "seed", "target_accuracy", "accumulation", "noise_scale_every", "recipe"),
+    *(
+        "batch",
+        "learning_rate",
+        "epochs",
+        "seed",
+        "target_accuracy",
+        "target_bits_per_byte",
+        "accumulation",
+        "noise_scale_every",
+        "recipe",
+    ),
     *("checkpoint_every", "evaluate_every", "scale_by_ranks", "activation_checkpointing", "compile", "channels_last"),
 }
 

@@ -10,16 +10,18 @@ from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Lines, Mark, Panel, Series
 from chronograd.forecast.forecasting import Forecast
 from chronograd.record import Curve, Record
-from chronograd.units import percent, quantity, seconds
+from chronograd.units import number, percent, quantity, seconds
 from chronograd.words import device, how_many, interval, quantity_name, reasons, scaled, time_unit
 
 # A plot cannot show more points than this; it draws every k-th point and the caption states k.
 MAX_POINTS = 400
 _SHOWN = {
     "test_accuracy": "test accuracy",
+    "bits_per_byte": "bits per byte",
     "epochs": "epochs",
     "training_time_s": "training time",
     "time_to_accuracy_s": "time to target accuracy",
+    "time_to_bits_per_byte_s": "time to target of bits per byte",
     "throughput_samples_per_s": "throughput",
     "cost_usd": "cost",
 }
@@ -31,7 +33,7 @@ _SHOWN_OF_AGENTS = (
 
 
 def training_section(train_record: Record, forecast: Forecast | None = None) -> Section:
-    """Return loss by step with its forecast, accuracy by time, and the final figures.
+    """Return loss by step with its forecast, accuracy or bits per byte by time, and the final figures.
 
     Args:
         forecast: of this run's loss, by epoch or by step, from its first part.
@@ -40,18 +42,21 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
         return returns_section(train_record)
     panels: list[Panel] = []
     caption = []
+    is_text = "bits_per_byte" in train_record.quantities
     losses = train_record.curves.get("loss")
     if losses is not None and losses.columns.get("loss"):
-        panel, every = _loss_panel(train_record, losses, forecast)
+        panel, every = _loss_panel(train_record, losses, None if is_text else forecast)
         panels.append(panel)
         caption.append("Dots: training loss of each step" + (f", every {every}th shown." if every > 1 else "."))
     if forecast is not None:
-        of = "epoch means" if forecast.curve.unit == "epoch" else "steps"
+        of = "bits per byte" if is_text else "epoch means" if forecast.curve.unit == "epoch" else "steps"
         caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its 80 % interval.")
-    target = train_record.job.training.target_accuracy
-    epochs = train_record.curves.get("training")
-    if epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
-        panels.append(_accuracy_panel(epochs, target))
+    training, epochs = train_record.job.training, train_record.curves.get("training")
+    if epochs is not None and is_text:
+        panels.append(_bits_panel(epochs, training.target_bits_per_byte, forecast))
+        caption.append("Points: bits per byte of the test split after each epoch.")
+    elif epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
+        panels.append(_accuracy_panel(epochs, training.target_accuracy))
         caption.append("Points: accuracy on the test split after each epoch.")
     return Section(
         title="Training",
@@ -162,27 +167,42 @@ def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
     return Lines(label, "test accuracy, %", [Series("test accuracy", "measured", x, accuracy)], marks, most_y=100.0)
 
 
+def _bits_panel(curve: Curve, target: float | None, forecast: Forecast | None) -> Lines:
+    points = [
+        (e, b) for e, b in zip(curve.columns["epoch"], curve.columns["bits_per_byte"], strict=True) if b is not None
+    ]
+    series = [Series("bits per byte", "measured", [e or 0.0 for e, _ in points], [b for _, b in points])]
+    marks = [] if target is None else [Mark("y", target, f"target {target:g}")]
+    if forecast is not None and forecast.held_out:
+        x, y, low, high = (scaled((getattr(one, n) for one in forecast.held_out), 1.0) for n in ("step", "value", "low", "high"))  # fmt: skip
+        series.append(Series("forecast", "predicted", [step or 0.0 for step in x], y, low, high))
+        marks.append(Mark("x", forecast.until, "forecast from here"))
+    return Lines("epoch", "bits per byte", series, marks)
+
+
 def what_was_reached(record: Record) -> str:
-    """Return a clause with the final accuracy of training and its target."""
-    target = record.job.training.target_accuracy
-    accuracy, epochs = record["test_accuracy"].value, record["epochs"].value
+    """Return a clause with the final accuracy of training, or the bits per byte of a language model, and its target."""
+    is_text, training = "bits_per_byte" in record.quantities, record.job.training
+    name, target = ("bits_per_byte", training.target_bits_per_byte) if is_text else ("test_accuracy", training.target_accuracy)  # fmt: skip
+    words, better, shown = ("bits per byte", "below", number) if is_text else ("test accuracy", "above", percent)
+    score, epochs = record[name].value, record["epochs"].value
     spent = record["training_time_s"].value
     effort = [how_many(epochs, "epochs")] if epochs is not None else []
     effort += [seconds(spent)] if spent is not None else []
     after = f" after {' and '.join(effort)}" if effort else ""
-    if accuracy is None:
-        return f"The test accuracy is not known ({record['test_accuracy'].reason})"
-    reached = f"{percent(accuracy)} test accuracy{after}"
+    if score is None:
+        return f"The {words} {'are' if is_text else 'is'} not known ({record[name].reason})"
+    reached = f"{shown(score)} {words}{after}"
     if target is None:
         return f"Training ended at {reached}; no target was set"
-    until = record["time_to_accuracy_s"].value
-    if accuracy >= target:
+    until = record["time_to_bits_per_byte_s" if is_text else "time_to_accuracy_s"].value
+    if score <= target if is_text else score >= target:
         is_sooner = until is not None and (spent is None or until < 0.99 * spent)
         sooner = f", reached after {seconds(until or 0.0)}" if is_sooner else ""
-        return f"Training ended at {reached}, at or above the target of {percent(target)}{sooner}"
+        return f"Training ended at {reached}, at or {better} the target of {shown(target)}{sooner}"
     if until is not None:
-        return f"The target of {percent(target)} was reached after {seconds(until)}; it ended at {reached}"
-    return f"Training missed its target of {percent(target)}: it ended at {reached}"
+        return f"The target of {shown(target)} was reached after {seconds(until)}; it ended at {reached}"
+    return f"Training missed its target of {shown(target)}: it ended at {reached}"
 
 
 def held_against(forecast: Forecast | None) -> str:

@@ -110,7 +110,9 @@ class LlamaBlock(nn.Module):
     params=6_738_415_616,
 )
 class Llama(nn.Module):
-    """A Llama decoder from tokens (B, T) to scores (B, T, vocab). Without `kv_heads` every head has its own keys and values."""
+    """A Llama decoder from tokens (B, T) to scores (B, T, vocab). Without `kv_heads` every head has its own keys and values.
+    A `tied` output matrix is the embedding. Initial weights have the standard `deviation`.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -126,6 +128,8 @@ class Llama(nn.Module):
         vocab: int = 32_000,
         sequence: int = 2048,
         attention: str = "fused",
+        tied: bool = False,
+        deviation: float = 0.02,
     ) -> None:
         super().__init__()
         kv_heads = kv_heads or heads
@@ -135,10 +139,12 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, ffn, attention) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.head = nn.Linear(width, vocab, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
         cos, sin = rotation(sequence, width // heads)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        initialise(self)
+        initialise(self, deviation)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         positions = num_positions(tokens_BT, len(self.cos))
@@ -149,6 +155,42 @@ class Llama(nn.Module):
         return cast(Tensor, self.head(self.norm(x_BTD)))
 
 
+@register(
+    "small-llama",
+    input_shape=(128,),
+    input_dtype="int64",
+    num_classes=256,
+    paper="Touvron et al. 2023, arXiv:2302.13971, at a size for two cores; tied as in Press & Wolf 2017, arXiv:1608.05859",
+    # 256 * 128 + 4 * (4 * 128**2 + 3 * 128 * 384 + 2 * 128) + 128
+    params=885_888,
+)
+def small_llama(
+    *,
+    layers: int = 4,
+    width: int = 128,
+    heads: int = 4,
+    ffn: int | None = None,
+    vocab: int = 256,
+    sequence: int = 128,
+    attention: str = "fused",
+) -> Llama:
+    """Return a Llama decoder of bytes that learns on a laptop; `ffn` is three times the width unless it is given.
+
+    Its initial weights deviate by 1 / √width: with the 0.02 of wider networks the first hundreds of steps learn little.
+    """
+    return Llama(
+        layers=layers,
+        width=width,
+        heads=heads,
+        ffn=ffn or 3 * width,
+        vocab=vocab,
+        sequence=sequence,
+        attention=attention,
+        tied=True,
+        deviation=width**-0.5,
+    )
+
+
 def num_positions(tokens_BT: Tensor, most: int) -> int:
     length = tokens_BT.shape[1]
     if length > most:
@@ -156,11 +198,11 @@ def num_positions(tokens_BT: Tensor, most: int) -> int:
     return length
 
 
-def initialise(network: nn.Module) -> None:
-    """Draw normal weights of standard deviation 0.02 and set biases to zero, as in GPT-2."""
+def initialise(network: nn.Module, deviation: float = 0.02) -> None:
+    """Draw normal weights and set biases to zero; the standard deviation is that of GPT-2 unless it is given."""
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
+            nn.init.normal_(module.weight, std=deviation)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 

@@ -78,7 +78,9 @@ def page_of(loop: Loop) -> Answer:
         subtitle="Counted, predicted, measured, trained and planned from one job file",
         asked=asked(JobHeader.model_validate(resolved(loop.job))),
         highlights=[
-            highlight(loop.trained, "test_accuracy"),
+            highlight(
+                loop.trained, "test_accuracy" if loop.trained["bits_per_byte"].value is None else "bits_per_byte"
+            ),
             _step(single, measured),
             _rented(loop),
         ],

@@ -189,6 +189,7 @@ def asked(job: JobHeader) -> list[tuple[str, str]]:
         ("global batch", training.batch),
         ("precision", training.precision),
         ("target accuracy", None if training.target_accuracy is None else quantity(training.target_accuracy, "1")),
+        ("target of bits per byte", training.target_bits_per_byte),
         ("seed", training.seed),
         ("device", job.cluster.device),
     ]

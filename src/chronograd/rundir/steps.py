@@ -191,7 +191,8 @@ class Ready(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Epoch(Line):
-    """The end of an epoch. `seconds`: the training clock. Test figures are None if the test data were not evaluated.
+    """The end of an epoch. `seconds`: the training clock. Test figures are None if the test data were not evaluated. Real text
+    has `bits_per_byte` of the test split instead of an accuracy.
 
     `epoch_time_s`: since the last start, if a run of several processes was restarted within the epoch.
 
@@ -207,6 +208,7 @@ class Epoch(Line):
     train_loss: Loss | None
     test_loss: Loss | None
     test_accuracy: Loss | None
+    bits_per_byte: Loss | None = None
     mean_return: Loss | None = None
     return_low: Loss | None = None
     return_high: Loss | None = None

@@ -23,14 +23,16 @@ def train_epochs(
     epoch: Callable[[], tuple[float, float]],
     evaluate: Callable[[], tuple[float, float]],
     save: Callable[[], object] | None,
+    bytes_per_token: float | None = None,
 ) -> None:
-    """Train to the job's epochs or target accuracy and update `progress`.
+    """Train to the job's epochs or its target, and update `progress`.
 
     Args:
         lines: where rank 0 writes the results of each epoch; None on other ranks.
         epoch: runs the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
         evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint, or
             this rank's part of one; None on ranks that write none.
+        bytes_per_token: of the test split, for real text: its loss then counts as bits per byte, and its accuracy is left out.
     """
     note = progress.go_on(training.epochs)
     if note and lines is not None:
@@ -40,14 +42,16 @@ def train_epochs(
         progress.step += steps_per_epoch
         progress.epoch += 1
         progress.training_time_s += epoch_time_s
-        test_loss, test_accuracy = None, None
+        test_loss, test_accuracy, bits = None, None, None
         is_last = progress.epoch >= training.epochs or not math.isfinite(train_loss)
         if is_last or progress.epoch % training.evaluate_every == 0:
             WATCHDOG.at("evaluation", progress.step)
             test_loss, test_accuracy = evaluate()
+            if bytes_per_token is not None:
+                test_accuracy, bits = None, test_loss / math.log(2) / bytes_per_token
         if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
             progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
-        progress.stopped = _why_stop(progress, training, train_loss, test_accuracy)
+        progress.stopped = _why_stop(progress, training, train_loss, test_accuracy, bits)
         if lines is not None:
             lines.write(
                 Epoch(
@@ -58,6 +62,7 @@ def train_epochs(
                     train_loss=train_loss,
                     test_loss=test_loss,
                     test_accuracy=test_accuracy,
+                    bits_per_byte=bits,
                 )
             )
             lines.sync()
@@ -66,10 +71,14 @@ def train_epochs(
             save()
 
 
-def _why_stop(progress: Progress, training: Training, train_loss: float, test_accuracy: float | None) -> str:
+def _why_stop(
+    progress: Progress, training: Training, train_loss: float, test_accuracy: float | None, bits: float | None
+) -> str:
     target = training.target_accuracy
     if target is not None and test_accuracy is not None and test_accuracy >= target:
         return "the target accuracy was reached"
+    if training.target_bits_per_byte is not None and bits is not None and bits <= training.target_bits_per_byte:
+        return "the target of bits per byte was reached"
     if not math.isfinite(train_loss):
         return f"the loss of epoch {progress.epoch} is not finite; a lower training.learning_rate may help"
     return ALL_EPOCHS if progress.epoch >= training.epochs else ""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from chronograd.data.datasets import Dataset
-from chronograd.job import Job
+from chronograd.job import Job, steps_per_epoch
 from chronograd.train.inputs import InputSplit, input_of
 from chronograd.train.order import SampleOrder, rank_slice
 from chronograd.train.rank_context import RankContext
@@ -33,6 +33,7 @@ class ForwardStep:
         self.network.requires_grad_(False)
         self.network.eval()
         self.model = compiled(self.network, training.compile)
+        self.steps_per_epoch = steps_per_epoch(dataset.card.train_size, training.batch)
         classes_N = classes_of(dataset.train_labels).numpy()
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N, job.data.resampling)
         self.input: InputSplit = input_of(

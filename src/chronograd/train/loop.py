@@ -74,6 +74,7 @@ def train(
         save=(lambda: checkpoint.save(run.checkpoints, step, progress))
         if place.is_rank_zero or place.exchange.is_sharded
         else None,
+        bytes_per_token=dataset.card.bytes_per_token,
     )
     return progress
 

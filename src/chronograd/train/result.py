@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from chronograd import job as jobs
+from chronograd.data import datasets
 from chronograd.data.published import DatasetCard
 from chronograd.errors import RunError
 from chronograd.fit.noise_scale import NoiseLog
@@ -102,8 +103,9 @@ def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, as
 
 
 def _put_tokens(record: Record, job: Job) -> None:
-    if job.is_text and job.data.shape is not None:
-        record.put("throughput_tokens_per_s", result.in_tokens(record["throughput_samples_per_s"], job.data.shape[0]))
+    if job.is_text:
+        (length,) = datasets.card(job.data).shape
+        record.put("throughput_tokens_per_s", result.in_tokens(record["throughput_samples_per_s"], length))
 
 
 def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
@@ -138,13 +140,10 @@ def _quantities(
         max(0.0, e.epoch_time_s - stalls.between(before + 1, e.step)) for before, e in zip(ends, epochs, strict=False)
     ]
     without = f", without {seconds(stalls.in_steps_s)} of stalls (stall_s)" if stalls.steps else ""
-    sort = "rows of test tokens" if job.is_text else "test images"
-    accuracy_source = f"all {card.test_size:,} {sort} after epoch {last.epoch}"
     return {
         "epoch_time_s": Quantity.of_samples(epoch_times, "s", CLOCK + without),
         "training_time_s": Quantity(value=last.seconds, unit="s", source=CLOCK),
-        "test_accuracy": Quantity(value=last.test_accuracy, unit="1", n=card.test_size, source=accuracy_source),
-        "time_to_accuracy_s": _time_to_accuracy(epochs, job.training.target_accuracy),
+        **_scores(epochs, job, card),
         "epochs": Quantity(value=last.epoch, unit="count", source="epochs trained"),
         "step_time_s": Quantity.of_samples(step_times, "s", f"rank 0, host clock, {WITHOUT_WARMUP}{stalls.without}"),
         "throughput_samples_per_s": Quantity(
@@ -152,6 +151,23 @@ def _quantities(
             unit="sample/s",
             source=f"all images of the run, including copies, divided by its training time{without}",
         ),
+    }
+
+
+def _scores(epochs: list[Epoch], job: Job, card: DatasetCard) -> dict[str, Quantity]:
+    """Return the last score on the test split and the time to its target: bits per byte of real text, else the accuracy."""
+    last, training = epochs[-1], job.training
+    sort = "rows of test tokens" if job.is_text else "test images"
+    source = f"all {card.test_size:,} {sort} after epoch {last.epoch}"
+    if card.bytes_per_token is None:
+        return {
+            "test_accuracy": Quantity(value=last.test_accuracy, unit="1", n=card.test_size, source=source),
+            "time_to_accuracy_s": _time_to_accuracy(epochs, training.target_accuracy),
+        }
+    source = f"{source}, {card.bytes_per_token:.4g} bytes per token; text {card.digest}"
+    return {
+        "bits_per_byte": Quantity(value=last.bits_per_byte, unit="", n=card.test_size, source=source),
+        "time_to_bits_per_byte_s": _time_to_bits(epochs, training.target_bits_per_byte),
     }
 
 
@@ -201,6 +217,18 @@ def _time_to_accuracy(epochs: list[Epoch], target: float | None) -> Quantity:
     return Quantity.missing("s", f"test accuracy {target:g} was not reached; the best was {best:.4f}")
 
 
+def _time_to_bits(epochs: list[Epoch], target: float | None) -> Quantity:
+    if target is None:
+        return Quantity.missing("s", "the job has no training.target_bits_per_byte")
+    tested = [epoch for epoch in epochs if epoch.bits_per_byte is not None]
+    for epoch in tested:
+        if (epoch.bits_per_byte or 0.0) <= target:
+            source = f"training time until the test split took {target:g} bits per byte, checked after each epoch"
+            return Quantity(value=epoch.seconds, unit="s", source=source)
+    best = min(epoch.bits_per_byte or 0.0 for epoch in tested)
+    return Quantity.missing("s", f"{target:g} bits per byte were not reached; the best were {best:.4f}")
+
+
 def _training_curve(epochs: list[Epoch]) -> Curve:
     units = {
         "epoch": "count",
@@ -210,6 +238,8 @@ def _training_curve(epochs: list[Epoch]) -> Curve:
         "test_loss": "",
         "test_accuracy": "1",
     }
+    if epochs[-1].bits_per_byte is not None:
+        units = {**{name: unit for name, unit in units.items() if name != "test_accuracy"}, "bits_per_byte": ""}
     return Curve(columns={name: [getattr(e, name) for e in epochs] for name in units}, units=units, source=CLOCK)
 
 

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from chronograd.data import augment
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
-from chronograd.job import Job, Training
+from chronograd.job import Job, Training, steps_per_epoch
 from chronograd.models import registry
 from chronograd.models.layout import lay_out
 from chronograd.models.weights import head_of, without_head
@@ -69,7 +69,9 @@ class TrainingStep:
         self._labels = dataset.train_labels.to(place.device)
         classes_N = classes_of(dataset.train_labels)
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N.numpy(), job.data.resampling)
-        self.steps_per_epoch = self.order.steps_per_epoch
+        # An epoch of text may be a part of all samples: see data.epoch_samples.
+        in_epoch = min(dataset.card.train_size, len(classes_N))
+        self.steps_per_epoch = steps_per_epoch(in_epoch, training.batch)
         self.num_steps = self.steps_per_epoch * training.epochs
         self.train_input: InputSplit = input_of(
             dataset.train,

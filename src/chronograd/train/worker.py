@@ -87,7 +87,7 @@ def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked
     agree = partial(rank0_number, place=place)
     time_steps(step, asked.timing, lines.write, agree, is_waited_for=not is_training)
     if asked.with_epochs and is_training:
-        time_epochs(step, step.order.steps_per_epoch, lines.write)
+        time_epochs(step, step.steps_per_epoch, lines.write)
     if is_cuda:
         _write_memory(lines, memory, 0)
     else:
@@ -117,9 +117,9 @@ def _start(
         WorkLine(
             params=params,
             gradient_bytes=gradient_bytes,
-            dataset_samples=len(dataset.train_labels),
+            dataset_samples=min(dataset.card.train_size, len(dataset.train_labels)),
             rank_batch=job.training.batch / place.data_ranks,
-            steps_per_epoch=step.order.steps_per_epoch,
+            steps_per_epoch=step.steps_per_epoch,
         )
     )
     return step

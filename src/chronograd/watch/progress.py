@@ -87,6 +87,7 @@ class RunFigures:
     steps_per_s: float | None
     loss: float | None
     test_accuracy: float | None
+    bits_per_byte: float | None
     best_accuracy: float | None
     mean_return: float | None
     best_return: float | None
@@ -197,6 +198,7 @@ class LiveRun:
             steps_per_s=rate,
             loss=_mean_loss(current.values()),
             test_accuracy=None if ended is None else ended.test_accuracy,
+            bits_per_byte=None if ended is None else ended.bits_per_byte,
             best_accuracy=self._best_accuracy,
             mean_return=None if ended is None else ended.mean_return,
             best_return=self._best_return,

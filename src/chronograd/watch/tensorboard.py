@@ -35,7 +35,7 @@ except ImportError:
 
 POLL_EVERY_S = 1.0
 _STEP_TAGS = {"loss": "loss/train", "step_time_s": "step_time_s"}
-_EPOCH_TAGS = {"test_loss": "loss/test", "test_accuracy": "accuracy/test"}
+_EPOCH_TAGS = {"test_loss": "loss/test", "test_accuracy": "accuracy/test", "bits_per_byte": "bits_per_byte/test"}
 _SHARES = {
     "input_s": "input_share",
     "exchange_wait_s": "exchange_wait_share",

@@ -113,6 +113,8 @@ def follow(whole: RunDir, console: Console) -> None:
 def epoch_text(end: Epoch, num_epochs: int | None) -> str:
     """Return the end of an epoch as one line."""
     tested = "" if end.test_accuracy is None else f"test accuracy {percent(end.test_accuracy)}  "
+    if end.bits_per_byte is not None:
+        tested = f"{end.bits_per_byte:.3f} bits per byte  "
     if end.mean_return is not None:
         tested = f"mean return {quantity(end.mean_return, '')}  "
     epoch = f"{end.epoch}" if num_epochs is None else f"{end.epoch}/{num_epochs}"
@@ -231,6 +233,8 @@ def _learning(figures: RunFigures) -> list[str]:
         best = figures.best_accuracy or 0.0
         told = "" if best <= figures.test_accuracy else f" (best {percent(best)})"
         found.append(f"test accuracy {percent(figures.test_accuracy)}{told}")
+    if figures.bits_per_byte is not None:
+        found.append(f"{figures.bits_per_byte:.3f} bits per byte")
     if figures.mean_return is not None:
         best = figures.mean_return if figures.best_return is None else figures.best_return
         told = "" if best <= figures.mean_return else f" (best {quantity(best, '')})"
