@@ -31,7 +31,8 @@ from chronograd.forecast.learning_curves import LearningCurve, read_curve
 from chronograd.forecast.loss import MIN_POINTS, fit_loss
 from chronograd.forecast.published_curves import PublishedCurves
 from chronograd.forecast.schedule import Schedule
-from chronograd.job import from_dict
+from chronograd.job import Job, from_dict
+from chronograd.rundir import RunDir
 from chronograd_lab.common.published_runs import PublishedCurve, cifar_resnets, dawnbench
 
 FRACTIONS = (0.25, 0.5, 0.75)  # of the way to convergence
@@ -120,15 +121,6 @@ LENGTHS = (6, 12)
 
 def train_on_digits(networks: Sequence[str]) -> None:
     """Add the losses of these networks to DIGITS for every schedule and length that is missing."""
-    from chronograd.data import datasets
-    from chronograd.rundir import RunDir
-    from chronograd.train import order
-    from chronograd.train.communicator import communicator_of
-    from chronograd.train.loop import seed_everything, train
-    from chronograd.train.rank_context import rank_context_from_environment
-    from chronograd.train.step import TrainingStep
-
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     losses = json.loads(DIGITS.read_text()) if DIGITS.exists() else {}
     for network, (name, fields), epochs in itertools.product(networks, SCHEDULES.items(), LENGTHS):
         key = f"{network}, {name}, {epochs} epochs"
@@ -137,15 +129,28 @@ def train_on_digits(networks: Sequence[str]) -> None:
         training = {**fields, "epochs": epochs, "batch": 64, "checkpoint_every": epochs, "evaluate_every": epochs}
         job = from_dict({"network": {"name": network}, "data": {"name": "digits"}, "training": training})
         with tempfile.TemporaryDirectory() as folder:
-            run = RunDir.create(job, {}, out=Path(folder) / "run")
-            place, dataset = rank_context_from_environment(job, communicator_of), datasets.load(job.data)
-            step = TrainingStep(job, dataset, place, None)
-            seed_everything(order.random_seed(0, 0, 0))
-            with run.step_writer() as lines:
-                train(step, dataset, place, run, lines)
-            values = read_curve(run.path, "loss").values
+            values = read_curve(trained(job, Path(folder)).path, "loss").values
         losses[key] = [float(f"{loss:.4g}") for loss in values]
         DIGITS.write_text(json.dumps(losses).replace('], "', '],\n"') + "\n")
+
+
+def trained(job: Job, folder: Path) -> RunDir:
+    """Train a job in this process and return its run directory in `folder`."""
+    from chronograd.data import datasets
+    from chronograd.train import order
+    from chronograd.train.communicator import communicator_of
+    from chronograd.train.loop import seed_everything, train
+    from chronograd.train.rank_context import rank_context_from_environment
+    from chronograd.train.step import TrainingStep
+
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    run = RunDir.create(job, {}, out=folder / "run")
+    place, dataset = rank_context_from_environment(job, communicator_of), datasets.load(job.data)
+    step = TrainingStep(job, dataset, place, None)
+    seed_everything(order.random_seed(job.training.seed, 0, 0))
+    with run.step_writer() as lines:
+        train(step, dataset, place, run, lines)
+    return run
 
 
 def loss_table() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Numbers
 from chronograd.forecast.forecasting import At, Forecast
 from chronograd.forecast.learning_curves import (
+    BITS_PER_BYTE,
     NAMES,
     LearningCurve,
     Metric,
@@ -27,6 +28,8 @@ from chronograd.forecast.learning_curves import (
 from chronograd.forecast.logs import HINT, read_log
 from chronograd.forecast.loss_answer import missed, panel
 from chronograd.forecast.pace import Pace
+from chronograd.job import is_real_text
+from chronograd.rundir import RunDir
 from chronograd.rundir.listing import one_run
 from chronograd.units import number, percent, seconds
 
@@ -73,7 +76,7 @@ def read(
     """
     source = one_run(source)
     if is_run(source):
-        return read_curve(source, _metric_of_run(metric, to), fraction=fraction)
+        return read_curve(source, _metric_of_run(source, metric, to), fraction=fraction)
     log = read_log(source, run)
     name = None
     if metric in NAMES:
@@ -97,7 +100,13 @@ def _may_be_accuracy(to: str | None) -> bool:
     return number is None or bool(number[2]) or not 1 < float(number[1]) < PERCENT_FROM
 
 
-def _metric_of_run(metric: str | None, to: str | None) -> Metric:
+def _metric_of_run(run: Path, metric: str | None, to: str | None) -> Metric:
+    if (
+        metric in (None, BITS_PER_BYTE)
+        and (run / "job.yaml").exists()
+        and is_real_text(RunDir.open(run).job().data.name)
+    ):
+        return "loss"
     if metric is None:
         return "accuracy" if _may_be_accuracy(to) else "loss"
     kind: Metric | None = "loss" if metric == "loss" else "accuracy" if metric == "accuracy" else metric_of(metric)

@@ -21,7 +21,8 @@ from chronograd.forecast.convergence import (
     zero_reaches,
 )
 from chronograd.forecast.curves import FAMILIES, TINY, Array
-from chronograd.forecast.learning_curves import LearningCurve
+from chronograd.forecast.language import KINDS, LanguageCurve, known_rules
+from chronograd.forecast.learning_curves import BITS_PER_BYTE, LearningCurve
 from chronograd.forecast.loss import LARGEST, MIN_POINTS, LossModel, best_of, family_errors, fit_loss
 from chronograd.forecast.own_curve import NUM_PATHS, OwnCurve, own_curve
 from chronograd.forecast.pace import Pace, pace_of
@@ -42,6 +43,7 @@ FAMILY_WORDS = {
     "exponential": "an exponential",
     "last": "the last value",
 }
+LANGUAGE = "it is a language model on real text, which has curves of its own"
 NO_WORSE = 2.0  # times the error of the best family on held-out points: up to here a family is equally likely
 NUM_STEPS = 400  # evaluated between now and the planned end
 TIMES_AHEAD = 10.0  # times the last step: no level is looked for later if the planned end is unknown
@@ -80,6 +82,7 @@ class Course:
         until: the last fitted step.
         ahead: the step at which the rate falls next, or may fall; from there published runs replace the curve. None if it stays.
         own: the curve of the run's own points; None if `ahead` is None.
+        language: the curve of a language model on real text, which then replaces all others.
         unlike: why no known run can forecast this one; None if some can, or if `ahead` is None.
     """
 
@@ -93,6 +96,7 @@ class Course:
     known: PublishedCurves
     own: OwnCurve | None
     unlike: str | None
+    language: LanguageCurve | None
 
     def expected(self, step: float) -> At:
         if self.ahead is None or step <= self.ahead or self.unlike:
@@ -104,8 +108,11 @@ class Course:
         return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
 
     def _own(self, steps: Array) -> tuple[Array, Array, Array]:
-        """Return the curve's family and its 80 % bounds; for a run unlike all known runs, those of `own`."""
+        """Return the curve's family and its 80 % bounds; those of `language`, or of `own` for a run unlike all known runs."""
         places = self.place(steps)
+        if self.language is not None:
+            middle, (low, high) = self.language.middle(steps), np.quantile(self.language.paths(steps), INTERVAL, axis=0)
+            return np.exp(middle), np.exp(np.minimum(low, middle)), np.exp(np.maximum(high, middle))
         if not self.unlike or self.own is None:
             low, high = self.model.bounds(places)
             return self.model.curve(places), low, high
@@ -115,6 +122,8 @@ class Course:
 
     def _paths(self, steps: Array) -> Array:
         """Return log(value) of possible runs. Each gains a random share of the fall so far once the rate falls."""
+        if self.language is not None:
+            return self.language.paths(steps)
         assert self.own is not None
         paths = self.own.paths(self.place(steps), steps)
         shares = np.interp(np.linspace(0, 1, len(paths)), (0.0, 0.5, INTERVAL[1]), (0.0, GAINED, MAX_GAINED))
@@ -267,6 +276,9 @@ class Forecast(Course):
     def basis(self) -> str:
         """Return the basis of the forecast, in words."""
         own = f"its own points since {self.curve.unit} {self.started:,.10g}" if self.started else "its own points"
+        if self.language is not None:
+            runs = how_many(self.language.rules.num_runs, "small language models")
+            return f"forecast from its own points, as a power law whose exponent falls; the fall is that of {runs}"
         here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
         if self.unlike and self.own is not None:
             families = [FAMILY_WORDS[model.family] for model in self.own.models]
@@ -290,6 +302,8 @@ class Forecast(Course):
         """Return the warnings about the forecast: the effect of the schedule comes from other runs or is unknown, with typical
         errors.
         """
+        if self.language is not None:
+            return ()
         if self.unlike:
             known = self.curve.schedule.kind is not None
             return (
@@ -360,7 +374,8 @@ def forecast(
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
     Beyond the next drop, and in an annealed schedule, values fall as they did in published runs with such a schedule. This
-    needs known runs that are like this one (`convergence.why_unlike`); otherwise its own power law is used.
+    needs known runs that are like this one (`convergence.why_unlike`); otherwise its own power law is used. Bits per byte of real
+    text follow the curves of `chronograd.forecast.language`.
 
     Args:
         family: None selects the best on held-out points of the fitted part.
@@ -383,12 +398,15 @@ def forecast(
     errors = family_errors(points.steps, points.values)
     until = float(early.steps[-1])
     ahead = until if curve.may_fall and curve.schedule.kind is None else curve.schedule.next_fall(until)
-    own = None if ahead is None else own_curve(points, started, (family,) if family else tuple(FAMILIES))
-    unlike = None if ahead is None else why_unlike(early, known, own)
+    language = None
+    if curve.column == BITS_PER_BYTE and curve.schedule.kind in KINDS and curve.schedule.planned:
+        ahead, language = until, LanguageCurve(curve.schedule, early.steps, early.values, known_rules())
+    own = None if ahead is None or language else own_curve(points, started, (family,) if family else tuple(FAMILIES))
+    unlike = LANGUAGE if language else None if ahead is None else why_unlike(early, known, own)
     family = family or ("power" if unlike else best_of(errors))
     places = points.places(points.steps) if unlike and not started else points.steps
     model = fit_loss(places, points.values, family, 0 if unlike else draws)
-    course = Course(curve, points, model, errors, started, until, ahead, known, own, unlike)
+    course = Course(curve, points, model, errors, started, until, ahead, known, own, unlike, language)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     steps = sorted({float(step) for step in (*at, *ends) if step > started})

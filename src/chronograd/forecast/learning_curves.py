@@ -54,6 +54,8 @@ _RETURNS = {"return", "returns", "reward", "rewards", "rew"}
 _WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
 # Other scores whose best value is 100 %.
 _SHARES = re.compile(r"(.* )?([cmb]?ap|map\d*|m?iou|miou|f1|dice|auc|auroc|mcc)( .*)?")
+# Column of a language model on real text: the loss on its test split.
+BITS_PER_BYTE = "bits_per_byte"
 _RATE = re.compile(r"(.* )?(lr\d*|learning ?rate)( .*)?")
 _NO_RATE = {"scale", "mult", "decay", "factor", "ratio", "warmup", "max", "min", "scheduler"}
 
@@ -330,20 +332,23 @@ def _curve(
 
 
 def _of_run(run: RunDir, metric: Metric, fraction: float) -> LearningCurve:
-    """Return the curve by epoch; the loss by step if there are too few epochs for a curve.
+    """Return the curve by epoch; the loss by step if there are too few epochs for a curve. The loss of a language model on real
+    text is that of its test split, in bits per byte.
 
     Times beyond the `fraction` to fit are not used, so that a later pause does not move them.
     """
     log = run.read_steps(min(run.ranks(), default=0))
     ends = log.of(Epoch)
     name = "train_loss" if metric == "loss" else "test_accuracy"
+    if metric == "loss" and any(end.bits_per_byte is not None for end in ends):
+        name = BITS_PER_BYTE
     points = [
         (end.epoch, value, end.time, end.attempt, end.seconds)
         for end in ends
         if (value := getattr(end, name)) is not None
     ]
     count, unit = len(ends), "epoch"
-    if len(points) < 3 and metric == "loss":
+    if len(points) < 3 and name == "train_loss":
         points = [
             (line.step, line.loss, line.time, line.attempt, math.nan if line.seconds is None else line.seconds)
             for line in log.steps

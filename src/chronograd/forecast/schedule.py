@@ -76,6 +76,16 @@ class Schedule:
         steps, marks = self._scale()
         return float(np.interp(progress, marks, steps))
 
+    def rate(self, steps: Array) -> Array:
+        """Return the rate over its peak, if it falls evenly to 0 at the planned end; 1 for other schedules than annealed and wsd.
+
+        >>> Schedule("wsd", (), 100.0, 80.0).rate(np.array([50.0, 90.0])).tolist()
+        [1.0, 0.5]
+        """
+        if self.kind not in ("annealed", "wsd") or not self.planned:
+            return np.ones(len(steps))
+        return np.clip((self.planned - steps) / (self.planned - self.falls_from), 0.0, 1.0)
+
     def at_full_rate(self, steps: Array) -> Array:
         """Return the steps at the full rate with the same sum of rates, if the rate falls evenly to 0 at the planned end. The
         rate of wsd stays at first.
@@ -83,7 +93,7 @@ class Schedule:
         >>> Schedule("annealed", (), 100.0).at_full_rate(np.array([0.0, 50.0, 100.0])).tolist()
         [0.0, 37.5, 50.0]
         """
-        if not self.planned:
+        if self.kind not in ("annealed", "wsd") or not self.planned:
             return steps
         length = self.planned - self.falls_from
         progress = np.clip((steps - self.falls_from) / length, 0.0, 1.0)
