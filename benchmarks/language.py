@@ -12,13 +12,14 @@ examples/language.yaml with three seeds, and forecasts each from a third and a h
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import math
 import pydoc_data
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ import torch
 from benchmarks.convergence import RESULTS, trained
 from chronograd.data import datasets
 from chronograd.forecast import language
+from chronograd.forecast.forecasting import forecast
+from chronograd.forecast.learning_curves import BITS_PER_BYTE, LearningCurve
 from chronograd.forecast.loss import fit_loss
-from chronograd.forecast.schedule import NAMES
+from chronograd.forecast.schedule import NAMES, schedule_of
 from chronograd.job import NOVEL, TEXT_PREFIX, Job, from_dict, load
 from chronograd.record import INTERVAL
 from chronograd.rundir.steps import Epoch
@@ -37,10 +40,9 @@ from chronograd.rundir.steps import Epoch
 EXAMPLE = Path(__file__).parents[1] / "examples" / "language.yaml"
 SEEDS, NUM_SEEDS = RESULTS / "language.json", 3
 RUNS = RESULTS / "language_runs.json"
-NUM_RUNS = 42
 # A novel, and the reference of Python's syntax that every installation of Python has.
 TEXTS = {"novel": NOVEL, "reference": f"{TEXT_PREFIX}{Path(pydoc_data.__path__[0]) / 'topics.py'}"}
-CHOICES: dict[str, tuple[Any, ...]] = {
+TINY: dict[str, tuple[Any, ...]] = {
     "text": ("novel", "reference"),
     "tokenizer": ("bytes", "bytes", "pairs"),
     "size": ((32, 2), (48, 2), (64, 2), (48, 3)),
@@ -49,16 +51,28 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "epochs": (8, 12, 16),
     "epoch_samples": (320, 512, 640),
     "batch": (8, 16),
+    "length": (32,),
 }
+SMALL = {
+    **TINY,
+    "size": ((96, 3), (96, 3), (128, 4)),
+    "learning_rate": (1e-3, 2e-3, 4e-3),
+    "epochs": (9, 12),
+    "epoch_samples": (640, 800),
+    "batch": (16,),
+    "length": (64,),
+}
+NUM_TINY, NUM_RUNS = 42, 52
 
 
 def grid() -> Iterator[tuple[str, Job]]:
-    """Yield jobs by name, each with random choices that are the same in every call."""
+    """Yield jobs by name, each with random choices that are the same in every call: NUM_TINY tiny networks, then small ones."""
     chance = random.Random(0)
     for number in range(NUM_RUNS):
-        own = {name: chance.choice(values) for name, values in CHOICES.items()}
+        choices = TINY if number < NUM_TINY else SMALL
+        own = {name: chance.choice(values) if len(values) > 1 else values[0] for name, values in choices.items()}
         width, layers = own["size"]
-        data = {"name": TEXTS[own["text"]], "shape": [32], "epoch_samples": own["epoch_samples"], "test_samples": 256}
+        data = {"name": TEXTS[own["text"]], "shape": [own["length"]], "epoch_samples": own["epoch_samples"], "test_samples": 256}  # fmt: skip
         if own["tokenizer"] == "pairs":
             data |= {"tokenizer": "pairs", "classes": 512}
         training = {
@@ -102,19 +116,18 @@ def table() -> dict[str, Any]:
 SEEN = (1 / 3, 0.5, 0.75)
 
 
-def score() -> dict[str, dict[str, float]]:
+def score(kinds: Sequence[str] = ("run", "text")) -> dict[str, dict[str, float]]:
     """Return errors of forecasts of the last value of each run, and the coverage of later values, without the run or its text.
 
     The errors are of bits, as shares: those of the language curves, of a power law of the run alone, and of its last value.
     """
     runs, rows = language.known_runs(), {}
-    for share, what in itertools.product(SEEN, ("run", "text")):
+    for what, share in itertools.product(kinds, SEEN):
         found = []
         for run in runs:
-            others = tuple(one for one in runs if (one is not run if what == "run" else one.group != run.group))
             count = int(share * len(run.steps) + 1e-9)
             if count >= language.MIN_POINTS:
-                found.append([*_errors(run, count, language.rules(others))])
+                found.append([*_errors(run, count, _rules_without(run.name if what == "run" else run.group))])
         off, power, last, inside, points, width = np.array(found).T
         rows[f"{what} left out, from {share:.0%}"] = {
             "runs": len(found), "median_error": float(np.median(abs(off))), "bias": float(off.mean()),
@@ -122,6 +135,12 @@ def score() -> dict[str, dict[str, float]]:
             "coverage": float(inside.sum() / points.sum()), "width": float(np.median(width)),
         }  # fmt: skip
     return rows
+
+
+@functools.cache
+def _rules_without(name: str) -> language.Rules:
+    """Return the rules without a run or the runs of a group."""
+    return language.rules(tuple(run for run in language.known_runs() if name not in (run.name, run.group)))
 
 
 def _errors(run: language.LanguageRun, count: int, rules: language.Rules) -> Iterator[float]:
@@ -151,6 +170,24 @@ def train_seeds() -> None:
         SEEDS.write_text(json.dumps({**about, "seeds": dict(sorted(seeds.items()))}, indent=1) + "\n")
 
 
+def forecasts() -> list[dict[str, float]]:
+    """Return forecasts of the last bits per byte of each seed, from a third and a half of its run."""
+    rows = []
+    for seed, run in json.loads(SEEDS.read_text())["seeds"].items():
+        epochs, bits = np.array(run["epoch"], float), np.array(run["bits_per_byte"])
+        schedule = schedule_of(load(EXAMPLE))
+        curve = LearningCurve(f"seed {seed}", epochs, bits, "loss", "epoch", schedule, column=BITS_PER_BYTE)
+        for share in (1 / 3, 0.5):
+            made = forecast(curve, share + 1e-9)
+            at = made.expected(float(epochs[-1]))
+            rows.append({
+                "seed": int(seed), "share": round(share, 3), "last": float(bits[-1]), "forecast": at.value, "low": at.low,
+                "high": at.high, "error": at.value / float(bits[-1]) - 1, "inside": made.num_inside,
+                "later": len(made.held_out),
+            })  # fmt: skip
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", action="store_true")
@@ -164,6 +201,8 @@ def main() -> None:
             print(name, {key: round(value, 3) for key, value in row.items()})
     if given.seeds:
         train_seeds()
+        for row in forecasts():
+            print(" ".join(f"{name} {value:.4g}" for name, value in row.items()))
     if given.train:
         train(*given.runs)
 

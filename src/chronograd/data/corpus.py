@@ -77,13 +77,12 @@ def rows(data: Data) -> tuple[Array, Array, Corpus]:
                 f"{data.name} is too short: its {split} split has no row of {how_many(length + 1, 'tokens')}",
                 "name a longer text, or write a smaller data.shape",
             )
-    count = labels.num_training(data, len(train))
-    train = train[labels.shuffled(len(train))[:count]] if data.samples is not None else train
-    if (data.epoch_samples or 0) > len(train):
-        raise InputError(
-            f"data.epoch_samples is {data.epoch_samples:,}, and {data.name} has {how_many(len(train), 'training rows')}",
-            "ask for fewer",
-        )
+    for field in ("samples", "epoch_samples"):
+        if (asked := getattr(data, field) or 0) > len(train):
+            rows_of = how_many(len(train), "training rows")
+            raise InputError(f"data.{field} is {asked:,}, and {data.name} has {rows_of}", "ask for fewer")
+    if data.samples is not None:
+        train = train[labels.shuffled(len(train))[: data.samples]]
     return train, test[labels.choose_test(data, len(test))], corpus
 
 
