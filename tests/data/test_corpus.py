@@ -18,7 +18,7 @@ def written(folder: Path, text: str = "The cat sat on the mat. " * 200) -> str:
     return f"text:{folder / 'cat.txt'}"
 
 
-def test_novel_is_split_by_position_and_its_targets_are_the_next_bytes() -> None:
+def test_novel_is_split_by_position_and_predicts_next_bytes() -> None:
     card, found = datasets.card(Data(name=NOVEL)), datasets.load(Data(name=NOVEL))
     assert (card.shape, card.num_classes, card.bytes_per_token) == ((128,), 256, 1.0)
     # 684,768 bytes: rows of 128 targets in the first nine tenths and in the last.
@@ -28,7 +28,7 @@ def test_novel_is_split_by_position_and_its_targets_are_the_next_bytes() -> None
     assert card.digest.startswith("sha256 dfc684d4f857fa93")
 
 
-def test_pairs_are_learned_from_the_training_text_and_lose_no_byte(tmp_path: Path) -> None:
+def test_pairs_are_learned_from_training_text_and_lose_no_byte(tmp_path: Path) -> None:
     name = written(tmp_path, "The cät sat on the mat.\n" * 200 + "Zebras" * 80)
     data = Data.model_validate({"name": name, "tokenizer": "pairs", "classes": 300, "shape": [4]})
     train, test, tokens = corpus.rows(data)
@@ -59,7 +59,7 @@ def test_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     assert bytes(train[0].tolist()) == b"first "
 
 
-def test_samples_choose_rows_and_epoch_samples_only_the_length_of_an_epoch(tmp_path: Path) -> None:
+def test_samples_choose_rows_and_epoch_samples_a_length(tmp_path: Path) -> None:
     name = written(tmp_path)
     few = datasets.load(Data(name=name, shape=(16,), samples=10, test_samples=3))
     assert (len(few.train), len(few.test_labels_N)) == (10, 3)

@@ -52,7 +52,7 @@ def test_falling_rate_counts_less_of_the_run() -> None:
     assert [features[4] for features in found] == [0.0, 0.5]
 
 
-def test_texts_left_out_are_forecast_better_than_by_their_own_power_law() -> None:
+def test_texts_left_out_are_forecast_better_than_by_a_power_law() -> None:
     rows = benchmark.score(["text"])
     third, half = (rows[f"text left out, from {share}"] for share in ("33%", "50%"))
     for row in (third, half):

@@ -155,9 +155,7 @@ W, H, KV, FFN = 4096, 4096, 1024, 14336
         ({}, {"adapter_rank": 8}, 18 * W + 6 * H + 4 * KV + 8 * FFN),
     ],
 )
-def test_separate_operators_store_their_inputs(
-    training: dict[str, Any], large: dict[str, Any], expected: int
-) -> None:
+def test_separate_operators_store_their_inputs(training: dict[str, Any], large: dict[str, Any], expected: int) -> None:
     one = setting("llama-3-8b", length=1024, large={"kernels": "eager", **large}, **training)
     statistics = 1024 * 4 * (32 + 2)  # of fused attention and of norms
     assert layer_bytes(one) == 1024 * expected + statistics

@@ -103,7 +103,7 @@ def _cut(tokens: Array, length: int) -> Array:
     """Return rows of `length` + 1 tokens; the last token of each is the first of the next."""
     count = max(0, (len(tokens) - 1) // length)
     starts = np.arange(count)[:, None] * length
-    return tokens[starts + np.arange(length + 1)].astype(np.int64)
+    return np.asarray(tokens[starts + np.arange(length + 1)], np.int64)
 
 
 @functools.lru_cache(maxsize=4)

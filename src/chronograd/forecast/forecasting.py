@@ -43,7 +43,7 @@ FAMILY_WORDS = {
     "exponential": "an exponential",
     "last": "the last value",
 }
-LANGUAGE = "it is a language model on real text, which has curves of its own"
+LANGUAGE = "it is a language model on real text, which has other curves"
 NO_WORSE = 2.0  # times the error of the best family on held-out points: up to here a family is equally likely
 NUM_STEPS = 400  # evaluated between now and the planned end
 TIMES_AHEAD = 10.0  # times the last step: no level is looked for later if the planned end is unknown
@@ -277,8 +277,8 @@ class Forecast(Course):
         """Return the basis of the forecast, in words."""
         own = f"its own points since {self.curve.unit} {self.started:,.10g}" if self.started else "its own points"
         if self.language is not None:
-            runs = how_many(self.language.rules.num_runs, "small language models")
-            return f"forecast from its own points, as a power law whose exponent falls; the fall is that of {runs}"
+            others = how_many(self.language.rules.num_runs, "small language models")
+            return f"forecast from its own points, as a power law whose exponent falls; the fall is that of {others}"
         here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
         if self.unlike and self.own is not None:
             families = [FAMILY_WORDS[model.family] for model in self.own.models]

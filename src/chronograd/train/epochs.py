@@ -14,6 +14,16 @@ from chronograd.train.checkpoint_folder import ALL_EPOCHS, Progress
 from chronograd.train.watchdog import WATCHDOG
 
 
+Scores = tuple[float, float | None, float | None]
+
+
+def scores(loss: float, accuracy: float, bytes_per_token: float | None) -> Scores:
+    """Return loss, accuracy and bits per byte. Real text has the latter instead of an accuracy; others have no bytes per token."""
+    if bytes_per_token is None:
+        return loss, accuracy, None
+    return loss, None, loss / math.log(2) / bytes_per_token
+
+
 def train_epochs(
     progress: Progress,
     training: Training,
@@ -21,18 +31,16 @@ def train_epochs(
     lines: StepWriter | None,
     *,
     epoch: Callable[[], tuple[float, float]],
-    evaluate: Callable[[], tuple[float, float]],
+    evaluate: Callable[[], Scores],
     save: Callable[[], object] | None,
-    bytes_per_token: float | None = None,
 ) -> None:
     """Train to the job's epochs or its target, and update `progress`.
 
     Args:
         lines: where rank 0 writes the results of each epoch; None on other ranks.
         epoch: runs the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
-        evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint, or
+        evaluate: returns the scores on the test split; see `scores`. `save`: writes a checkpoint, or
             this rank's part of one; None on ranks that write none.
-        bytes_per_token: of the test split, for real text: its loss then counts as bits per byte, and its accuracy is left out.
     """
     note = progress.go_on(training.epochs)
     if note and lines is not None:
@@ -46,9 +54,7 @@ def train_epochs(
         is_last = progress.epoch >= training.epochs or not math.isfinite(train_loss)
         if is_last or progress.epoch % training.evaluate_every == 0:
             WATCHDOG.at("evaluation", progress.step)
-            test_loss, test_accuracy = evaluate()
-            if bytes_per_token is not None:
-                test_accuracy, bits = None, test_loss / math.log(2) / bytes_per_token
+            test_loss, test_accuracy, bits = evaluate()
         if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
             progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
         progress.stopped = _why_stop(progress, training, train_loss, test_accuracy, bits)

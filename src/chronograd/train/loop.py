@@ -25,7 +25,7 @@ from chronograd.rundir.steps import Features, NoteLine, Weights
 from chronograd.train import checkpoint, checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.communicator import rank0_number, share_buffers
-from chronograd.train.epochs import train_epochs
+from chronograd.train.epochs import scores, train_epochs
 from chronograd.train.inputs import in_chunks
 from chronograd.train.noise_scale import GradientNoise
 from chronograd.train.rank_context import RankContext
@@ -70,11 +70,10 @@ def train(
         step.steps_per_epoch,
         lines if place.is_rank_zero else None,
         epoch=lambda: _epoch(step, place, lines, progress),
-        evaluate=lambda: test(step, dataset, place),
+        evaluate=lambda: scores(*test(step, dataset, place), dataset.card.bytes_per_token),
         save=(lambda: checkpoint.save(run.checkpoints, step, progress))
         if place.is_rank_zero or place.exchange.is_sharded
         else None,
-        bytes_per_token=dataset.card.bytes_per_token,
     )
     return progress
 

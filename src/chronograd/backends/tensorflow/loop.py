@@ -11,7 +11,7 @@ from chronograd.measure import process
 from chronograd.rundir import RunDir, StepLine, StepWriter
 from chronograd.rundir.steps import NoteLine, Weights
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.epochs import train_epochs
+from chronograd.train.epochs import scores, train_epochs
 
 
 def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWriter) -> Progress:
@@ -26,7 +26,7 @@ def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWrit
         step.steps_per_epoch,
         lines if step.ranks.is_rank_zero else None,
         epoch=lambda: _epoch(step, lines, progress),
-        evaluate=step.evaluate,
+        evaluate=lambda: scores(*step.evaluate(), None),
         save=(lambda: checkpoint.save(run.checkpoints, step, progress)) if step.ranks.is_rank_zero else None,
     )
     return progress
