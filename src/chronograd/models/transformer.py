@@ -111,9 +111,10 @@ class LlamaBlock(nn.Module):
 )
 class Llama(nn.Module):
     """A Llama decoder from tokens (B, T) to scores (B, T, vocab). Without `kv_heads` every head has its own keys and values.
-    A `tied` output matrix is the embedding. Initial weights have the standard `deviation`.
+    If it is `tied`, the output matrix is the embedding, and initial weights deviate by 1 / √width instead of 0.02.
     """
 
+    tied = False
     cos: Tensor
     sin: Tensor
 
@@ -128,8 +129,6 @@ class Llama(nn.Module):
         vocab: int = 32_000,
         sequence: int = 2048,
         attention: str = "fused",
-        tied: bool = False,
-        deviation: float = 0.02,
     ) -> None:
         super().__init__()
         kv_heads = kv_heads or heads
@@ -139,12 +138,12 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, ffn, attention) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.head = nn.Linear(width, vocab, bias=False)
-        if tied:
+        if self.tied:
             self.head.weight = self.embedding.weight
         cos, sin = rotation(sequence, width // heads)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        initialise(self, deviation)
+        initialise(self, width**-0.5 if self.tied else 0.02)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         positions = num_positions(tokens_BT, len(self.cos))
@@ -153,6 +152,12 @@ class Llama(nn.Module):
         for block in self.blocks:
             x_BTD = block(x_BTD, cos, sin)
         return cast(Tensor, self.head(self.norm(x_BTD)))
+
+
+class TiedLlama(Llama):
+    """A Llama decoder with one matrix for its input and its output."""
+
+    tied = True
 
 
 @register(
@@ -173,12 +178,12 @@ def small_llama(
     vocab: int = 256,
     sequence: int = 128,
     attention: str = "fused",
-) -> Llama:
+) -> TiedLlama:
     """Return a Llama decoder of bytes that learns on a laptop; `ffn` is three times the width unless it is given.
 
     Its initial weights deviate by 1 / √width: with the 0.02 of wider networks the first hundreds of steps learn little.
     """
-    return Llama(
+    return TiedLlama(
         layers=layers,
         width=width,
         heads=heads,
@@ -186,8 +191,6 @@ def small_llama(
         vocab=vocab,
         sequence=sequence,
         attention=attention,
-        tied=True,
-        deviation=width**-0.5,
     )
 
 

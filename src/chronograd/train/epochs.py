@@ -13,7 +13,6 @@ from chronograd.rundir.steps import Epoch, NoteLine, StepWriter
 from chronograd.train.checkpoint_folder import ALL_EPOCHS, Progress
 from chronograd.train.watchdog import WATCHDOG
 
-
 Scores = tuple[float, float | None, float | None]
 
 
