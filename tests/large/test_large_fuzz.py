@@ -50,7 +50,7 @@ def answered(*words: Any, **how: Any) -> AskedLarge | None:
     try:
         asked = ask_large(*words, **how)
         assert asked.setting.stages
-        predict_large([asked])
+        predict_large([asked], [None])
     except ChronogradError:
         return None
     return asked

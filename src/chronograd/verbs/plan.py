@@ -331,6 +331,11 @@ class Plan(_Search, LargeTraining):
         from chronograd.large.layout_asking import ask_layouts
         from chronograd.large.search_answer import plan_layouts
 
+        if not is_large(self.job, self.overrides):
+            raise InputError(
+                f"--layouts applies to large models only, and {self.job} is an ordinary network",
+                "leave it out; `chronograd count --list` lists large models",
+            )
         if len(self.on) > 1:
             raise InputError(
                 f"--layouts takes one place, not {' and '.join(self.on)}", "give --on once, such as --on 64xh100"
