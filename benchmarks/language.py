@@ -62,14 +62,16 @@ SMALL = {
     "batch": (16,),
     "length": (64,),
 }
-NUM_TINY, NUM_RUNS = 42, 52
+# Rows as long as those of examples/language.yaml, whose settings no run has.
+LONG = {**SMALL, "epoch_samples": (320, 480), "length": (128,)}
+PARTS = ((42, TINY), (10, SMALL), (8, LONG))  # number of runs of each
+NUM_RUNS = sum(count for count, _ in PARTS)
 
 
 def grid() -> Iterator[tuple[str, Job]]:
-    """Yield jobs by name, each with random choices that are the same in every call: NUM_TINY tiny networks, then small ones."""
+    """Yield jobs by name, each with random choices that are the same in every call."""
     chance = random.Random(0)
-    for number in range(NUM_RUNS):
-        choices = TINY if number < NUM_TINY else SMALL
+    for number, choices in enumerate(choices for count, choices in PARTS for _ in range(count)):
         own = {name: chance.choice(values) if len(values) > 1 else values[0] for name, values in choices.items()}
         width, layers = own["size"]
         data = {"name": TEXTS[own["text"]], "shape": [own["length"]], "epoch_samples": own["epoch_samples"], "test_samples": 256}  # fmt: skip

@@ -21,7 +21,14 @@ def make_job(*overrides: str) -> Job:
         {
             "network": {"name": "small-llama", "options": {"width": 16, "layers": 1, "heads": 2}},
             "data": {"name": "pride-and-prejudice", "shape": [16], "epoch_samples": 64, "test_samples": 32},
-            "training": {"recipe": "adamw", "learning_rate": 0.01, "schedule": "constant", "epochs": 3, "batch": 8},
+            "training": {
+                "recipe": "adamw",
+                "learning_rate": 0.01,
+                "schedule": "constant",
+                "warmup": 0.0,
+                "epochs": 3,
+                "batch": 8,
+            },
             "cluster": {"threads": 1},
         }
     )
