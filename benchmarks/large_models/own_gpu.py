@@ -81,8 +81,7 @@ def name_of(case: Row) -> str:
 # -- before --------------------------------------------------------------------------------------
 
 
-def predicted(case: Row, device: str) -> Row:
-    """Return step time, with its interval of 80 %, and memory of a case."""
+def prediction_of(case: Row, device: str) -> LargePrediction:
     words = ["large.kernels=eager", f"large.recompute={case['recompute']}"]
     if case["network"].startswith("gpt2"):
         words.append("large.dropout=0.1")  # as its config.json says
@@ -93,7 +92,12 @@ def predicted(case: Row, device: str) -> Row:
         words += ["large.optimizer_bits=16", "large.master=false"]
     short = {"sequence": case["length"], "batch": case["batch"]}
     asked = ask_large(case["network"], words, short, f"1x{device}", case["batch"])
-    found = LargePrediction(asked.setting)
+    return LargePrediction(asked.setting)
+
+
+def predicted(case: Row, device: str) -> Row:
+    """Return step time, with its interval of 80 %, and memory of a case."""
+    found = prediction_of(case, device)
     time = likely_by("", found.step.sigma_log)(found.step.step_s, "s")
     return {
         "case": name_of(case), "step_s": time.value, "low_s": time.low, "high_s": time.high,

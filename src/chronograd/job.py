@@ -714,7 +714,7 @@ class Job(_Model):
             wrong, right = right, wrong
         if (given := getattr(self.training, wrong)) is not None:
             raise ValueError(
-                f"training.{wrong} is {given:g}, which {self.data.name} has not: write training.{right}, or leave it out"
+                f"training.{wrong} is {given:g}, and {self.data.name} has another metric: write training.{right}, or leave it out"
             )
         return self
 

@@ -38,17 +38,17 @@ names = (NOVEL, f"{TEXT_PREFIX}PATH")
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as tokens (uint16): `train` and `test`, and the bytes of each token of the vocabulary."""
+    """A text as tokens (uint16): `train` and `test`, the bytes of each token of the vocabulary, and the SHA-256 of the text."""
 
     train: Array
     test: Array
     token_bytes: Array
+    digest: str
 
 
 def card(data: Data) -> DatasetCard:
     """Return the card of a job's text. Raises as `rows`."""
     train, test, corpus = rows(data)
-    digest = hashlib.sha256(_text(data.name)).hexdigest()
     return DatasetCard(
         name=data.name,
         shape=(train.shape[1] - 1,),
@@ -58,7 +58,7 @@ def card(data: Data) -> DatasetCard:
         test_size=len(test),
         source="J. Austen, Pride and Prejudice, 1813" if data.name == NOVEL else data.name,
         bytes_per_token=float(corpus.token_bytes[test[:, 1:]].mean()),
-        digest=f"sha256 {digest}",
+        digest=f"sha256 {corpus.digest}",
     )
 
 
@@ -111,13 +111,13 @@ def _tokenised(text: bytes, kind: str, vocabulary: int) -> Corpus:
     until = round((1 - TEST_SHARE) * len(text))
     while until < len(text) and text[until] & 0xC0 == 0x80:  # within a character
         until += 1
-    parts = text[:until], text[until:]
+    parts, digest = (text[:until], text[until:]), hashlib.sha256(text).hexdigest()
     if kind == "bytes":
         train, test = (np.frombuffer(part, np.uint8).astype(np.uint16) for part in parts)
-        return Corpus(train, test, np.ones(tokenizer.NUM_BYTES))
+        return Corpus(train, test, np.ones(tokenizer.NUM_BYTES), digest)
     merges = tokenizer.learn(parts[0].decode(), vocabulary)
     train, test = (np.array(tokenizer.encode(part.decode(), merges), np.uint16) for part in parts)
-    return Corpus(train, test, np.array(tokenizer.token_bytes(merges)))
+    return Corpus(train, test, np.array(tokenizer.token_bytes(merges)), digest)
 
 
 def _text(name: str) -> bytes:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from chronograd.forecast.curves import Array
 from chronograd.record import INTERVAL
@@ -129,17 +130,7 @@ def _curve(accuracies: Array, tested: float) -> Array:
 def never_falling(values: Sequence[float] | Array, weights: Sequence[float] | Array) -> Array:
     """Return the sequence that never falls and has the least weighted squared distance from some values.
 
-    Neighbours that fall are replaced by their mean until none does. Source: Ayer et al. 1955.
-
     >>> never_falling([1, 3, 2, 4], [1, 1, 1, 1]).tolist()
     [1.0, 2.5, 2.5, 4.0]
     """
-    groups: list[tuple[float, float, int]] = []  # mean, weight, number of values
-    for value, weight in zip(values, weights, strict=True):
-        mean, total, count = float(value), float(weight), 1
-        while groups and groups[-1][0] >= mean:
-            before, heavy, more = groups.pop()
-            mean = (mean * total + before * heavy) / (total + heavy)
-            total, count = total + heavy, count + more
-        groups.append((mean, total, count))
-    return np.repeat([mean for mean, _, _ in groups], [count for _, _, count in groups])
+    return np.asarray(isotonic_regression(values, weights=weights).x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -88,13 +89,30 @@ def in_flight(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
 
 
 @dataclass(frozen=True)
+class PeakMoment:
+    """Bytes of a time that may be the peak, in addition to what always exists.
+
+    Attributes:
+        casts: of parameters, by autocast. passing: the logits, or the gradients of the largest layer.
+    """
+
+    gradients: Amount
+    casts: Amount = 0.0
+    saved: Amount = 0.0
+    passing: Amount = 0.0
+
+    @property
+    def total(self) -> Amount:
+        return self.gradients + self.casts + self.saved + self.passing
+
+
+@dataclass(frozen=True)
 class Peak:
     """Bytes at the peak of the ranks of a stage, or of each stage of many layouts; `used` is what must fit into the device."""
 
     states: States
     head: Head
-    saved: Amount
-    passing: Amount
+    moments: Sequence[PeakMoment]
     workspace: float
     allocated: Amount
     used: Amount
@@ -103,33 +121,37 @@ class Peak:
 def peak_of(setting: LargeSetting, stage: Stage | StageGrid) -> Peak:
     """Return the peak of a stage."""
     layout, states = setting.layout, states_of(setting, stage)
-    layers, head = _activations(setting, stage), of_head(setting, stage.last)
-    saved = layers.saved + stage.is_last * head.saved
-    # The loss comes when all is stored; then backward passes from the last layer to the first.
-    passing = np.maximum(layers.passing + stage.is_last * head.passing, stage.is_last * head.logits)
-    at_loss, at_end = (
-        states.gradients + saved + _with_casts(setting, states, head, passing),
-        states.gradients + layers.passing,
-    )
-    if is_eager(setting):  # a plain loop drops its gradients after each step
-        has_none = np.equal(setting.data * setting.micro_batches, 1)
-        at_loss = at_loss - has_none * states.gradients
+    head = of_head(setting, stage.last)
+    moments = _moments(setting, stage, states, head)
     workspace = LATER_WORKSPACE if (catalog.device(setting.job.cluster.device).year or LATER) >= LATER else WORKSPACE
-    allocated = states.parameters + states.optimizer + states.gathered + np.maximum(at_loss, at_end) + workspace
+    most = reduce(np.maximum, [moment.total for moment in moments])
+    allocated = states.parameters + states.optimizer + states.gathered + most + workspace
     groups = sum(degree > 1 for degree in (setting.data, layout.tensor, layout.pipeline, layout.context, layout.expert))
     used = _reserved(setting) * allocated + CONTEXT + PER_GROUP * groups
-    return Peak(states, head, saved, passing, workspace, allocated, used)
+    return Peak(states, head, moments, workspace, allocated, used)
 
 
-def _with_casts(setting: LargeSetting, states: States, head: Head, passing: Amount) -> Amount:
-    """Return the bytes that pass, with the casts of parameters that exist at that time.
+def _moments(setting: LargeSetting, stage: Stage | StageGrid, states: States, head: Head) -> list[PeakMoment]:
+    """Return the times that may be the peak: the loss, when all is stored, and the end of backward, when all gradients are.
 
-    Layers that are computed again do not keep theirs for backward, so that only forward has them all, and no gradient of a logit.
+    A plain loop drops its gradients after each step, so one micro-batch has none at its loss. Layers that are computed again keep no
+    casts for backward, so that only forward has them all, and no gradient of a logit.
     """
+    layers = _activations(setting, stage)
+    saved = layers.saved + stage.is_last * head.saved
+    passing = np.maximum(layers.passing + stage.is_last * head.passing, stage.is_last * head.logits)
+    end = PeakMoment(states.gradients, passing=layers.passing)
+    is_empty = is_eager(setting) & np.equal(setting.data * setting.micro_batches, 1)
+    gradients = states.gradients * ~is_empty
     if not (casts_weights(setting) and _is_recomputed(setting)):
-        return passing + states.casts
-    in_forward = head.logits * (1 - element_bytes(setting) / EAGER_LOGIT) + states.casts
-    return np.maximum(passing + head.passing, in_forward)
+        return [PeakMoment(gradients, states.casts, saved, passing), end]
+    in_forward = PeakMoment(gradients, states.casts, saved, stage.is_last * _logits_in_forward(setting, head))
+    return [PeakMoment(gradients, stage.is_last * head.passing, saved, passing), in_forward, end]
+
+
+def _logits_in_forward(setting: LargeSetting, head: Head) -> Amount:
+    """Return the bytes of logits in separate operators before their gradients exist."""
+    return head.logits * (1 - element_bytes(setting) / EAGER_LOGIT)
 
 
 def _reserved(setting: LargeSetting) -> float:
@@ -142,17 +164,18 @@ def _is_recomputed(setting: LargeSetting) -> bool:
 
 def _of_stage(setting: LargeSetting, stage: Stage) -> StageMemory:
     peak = peak_of(setting, stage)
+    moment = max(peak.moments, key=lambda one: float(one.total))
     parts = [
-        *_state_parts(setting, stage, peak.states),
-        _activation_part(setting, stage, peak.saved),
-        _passing_part(setting, peak.head, peak.passing),
+        *_state_parts(setting, stage, peak.states, moment),
+        _activation_part(setting, stage, moment.saved),
+        _passing_part(setting, peak.head, moment.passing),
         MemoryPart("workspaces", peak.workspace, "workspaces of the libraries"),
     ]
     shown = tuple(sorted((part for part in parts if part.bytes), key=lambda part: -part.bytes))
     return StageMemory(stage.place, shown, peak.allocated, _reserved(setting) * peak.allocated, peak.used, SIGMA_LOG)
 
 
-def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[MemoryPart]:
+def _state_parts(setting: LargeSetting, stage: Stage, states: States, moment: PeakMoment) -> list[MemoryPart]:
     share, zero = share_of_stage(setting, stage), setting.training.zero_stage
     params = f"{si(share.params)} parameters"
     trained = f"{si(share.adapters)} parameters of adapters" if share.adapters else params
@@ -164,15 +187,16 @@ def _state_parts(setting: LargeSetting, stage: Stage, states: States) -> list[Me
         remedies[2] = remedies[2] or "large.optimizer_bits=8"
     return [
         MemoryPart("parameters", states.parameters, f"for {params}{over[0]}", remedies[0]),
-        MemoryPart("gradients", states.gradients, f"gradients of {trained}{over[1]}", remedies[1]),
+        MemoryPart("gradients", moment.gradients, f"gradients of {trained}{over[1]}", remedies[1]),
         MemoryPart("optimizer states", states.optimizer, f"optimizer states of {trained}{over[2]}", remedies[2]),
         MemoryPart("gathered parameters", states.gathered, "whole layers at work, with the embedding and the head"),
+        MemoryPart("casts", moment.casts, f"casts of {trained} by autocast"),
     ]
 
 
 def _passing_part(setting: LargeSetting, head: Head, passing: float) -> MemoryPart:
     loss = setting.options.loss
-    if head.logits == passing > 0:
+    if passing > 0 and passing in (head.logits, _logits_in_forward(setting, head)):
         copies = {"plain": ", with a copy in fp32", "fused": ", with their gradient", "chunked": ""}[loss]
         return MemoryPart(
             "logits", passing, f"logits of {head.rows:,} × {head.columns:,.0f}{copies}", "large.loss=chunked"

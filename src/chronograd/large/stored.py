@@ -4,7 +4,7 @@ After Korthikanti et al. 2022, arXiv:2205.05198, section 4, with grouped heads, 
 residuals are shared by the ranks of sequence parallelism, all else inside a layer by those of tensor parallelism.
 
 Separate operators (`large.kernels=eager`) store what PyTorch's each keep. Counted in the code of Transformers 5.17, this agrees with 16
-runs on an H200 within 2 % (benchmarks/results/gpu/large).
+runs on an H200 within 1 % (benchmarks/results/gpu/large).
 """
 
 from __future__ import annotations

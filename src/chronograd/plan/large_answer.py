@@ -55,7 +55,7 @@ def plan_training(
     size = "" if tokens is None else f", {billions(tokens.tokens)}"
     sections = [_advice(f"{name}{size}", runs, plan, most), _counts(runs, plan)]
     sections += change_section(runs.choices, plan) if tokens else []
-    refused = [f"Left out: {', '.join(plan.refused)}. No layout fits there." for _ in plan.refused][:1]
+    refused = [f"Left out: {', '.join(plan.refused)}. No layout fits there."] if plan.refused else []
     notes = list(dict.fromkeys(note for run in runs.runs for note in run.notes))
     return Answer(
         f"Training of {name}",

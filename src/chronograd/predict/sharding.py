@@ -226,11 +226,16 @@ def _roles(trace: Trace) -> dict[str, str]:
         if role != "heads"
     }
     if not found:
-        raise InputError(
-            f"{trace.modules.get('', 'the network')} has no block whose matrices backend tensor_parallel can share",
-            f"its blocks are {', '.join(TENSOR_ROLES)}; write backend=fsdp",
-        )
+        raise InputError(*nothing_to_share(trace.modules.get("", "the network")))
     return found
+
+
+def nothing_to_share(network: str) -> tuple[str, str]:
+    """Return message and hint of the error for a network without a block of TENSOR_ROLES."""
+    return (
+        f"{network} has no block whose matrices backend tensor_parallel can share",
+        f"its blocks are {', '.join(TENSOR_ROLES)}; write backend=fsdp",
+    )
 
 
 def sent_bytes(trace: Trace, job: Job) -> float | None:

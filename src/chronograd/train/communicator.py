@@ -13,11 +13,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from chronograd.job import GradientExchange, Job
+from chronograd.job import SHARDED, GradientExchange, Job
 from chronograd.measure.steps import GradientClock
 from chronograd.train.group import GroupCommunicator
 from chronograd.train.rank_context import Communicator, RankContext
-from chronograd.train.sharded import FSDPCommunicator, TensorCommunicator
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
 MIB = 2**20
@@ -44,10 +43,12 @@ def communicator_of(job: Job, world_size: int) -> Communicator:
         return DataParallelCommunicator(job.cluster.count)
     if world_size == 1:
         return Communicator()
-    if job.backend == "fsdp":
-        return FSDPCommunicator(job.training.zero_stage, job.cluster.timeout_s)
-    if job.backend == "tensor_parallel":
-        return TensorCommunicator(job.cluster.timeout_s)
+    if job.backend in SHARDED:
+        from chronograd.train.sharded import (
+            sharded_communicator,  # most of a second, which other backends need not wait
+        )
+
+        return sharded_communicator(job)
     return DDPCommunicator(job.communication, job.cluster.timeout_s)
 
 

@@ -18,8 +18,9 @@ from torch.distributed.tensor.parallel import (
 from torch.optim import Optimizer
 
 from chronograd.errors import JobError
+from chronograd.job import Job
 from chronograd.predict.checkpointing import blocks
-from chronograd.predict.sharding import TENSOR_ROLES
+from chronograd.predict.sharding import TENSOR_ROLES, nothing_to_share
 from chronograd.train.group import GroupCommunicator
 from chronograd.train.rank_context import RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
@@ -80,6 +81,13 @@ class TensorCommunicator(GroupCommunicator):
         return network, optimizer
 
 
+def sharded_communicator(job: Job) -> GroupCommunicator:
+    """Return the communicator of a backend of SHARDED."""
+    if job.backend == "fsdp":
+        return FSDPCommunicator(job.training.zero_stage, job.cluster.timeout_s)
+    return TensorCommunicator(job.cluster.timeout_s)
+
+
 def mesh_of(place: RankContext) -> DeviceMesh:
     return init_device_mesh(place.device.type, (place.world_size,))
 
@@ -110,10 +118,7 @@ def shared_blocks(network: nn.Module, ranks: int) -> list[nn.Module]:
     """
     found = [module for module in network.modules() if _has_parts(module)]
     if not found:
-        raise JobError(
-            f"{type(network).__name__} has no block whose matrices backend tensor_parallel can share",
-            f"its blocks are {', '.join(TENSOR_ROLES)}; write backend=fsdp",
-        )
+        raise JobError(*nothing_to_share(type(network).__name__))
     for block in found:
         for holder, name in _heads(block):
             if (heads := getattr(holder, name)) % ranks:

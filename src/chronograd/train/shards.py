@@ -10,35 +10,44 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from typing_extensions import TypeIs
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # Key of the metadata.
 OFFSETS = "offsets"
 
 
+def is_shared(tensor: Tensor) -> TypeIs[DTensor]:
+    """Return whether ranks share a tensor. Its class takes half a second to import, so processes without such tensors do not."""
+    return hasattr(tensor, "device_mesh")
+
+
 def own_part(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """Return the part of a tensor that this rank stores, and its offset."""
-    if not isinstance(tensor, DTensor):
+    if not is_shared(tensor):
         return tensor, (0,) * tensor.ndim
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tensor.to_local(), tuple(offset)
 
 
 def whole(tensor: Tensor) -> Tensor:
     """Return the whole tensor. Every rank has to call it if ranks share it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_shared(tensor) else tensor
 
 
 def save_parts(tensors: Mapping[str, Tensor], path: Path, rank: int) -> None:
     """Save the parts of a rank; of tensors that no rank shares, only as rank 0."""
-    parts = {name: own_part(t) for name, t in tensors.items() if rank == 0 or isinstance(t, DTensor)}
+    parts = {name: own_part(t) for name, t in tensors.items() if rank == 0 or is_shared(t)}
     offsets = {name: offset for name, (_, offset) in parts.items()}
     save_tensors(
         {name: part for name, (part, _) in parts.items()}, path, {OFFSETS: json.dumps(offsets, sort_keys=True)}
@@ -87,7 +96,7 @@ class PartFiles:
 
     def read(self, name: str, like: Tensor) -> Tensor:
         """Return a tensor: this rank's part if `like` is shared and has its shape, otherwise the whole one."""
-        if isinstance(like, DTensor) and self.shape(name) == tuple(like.shape):
+        if is_shared(like) and self.shape(name) == tuple(like.shape):
             tensor: Tensor = torch.empty_like(like)
         else:
             tensor = torch.empty(self.shape(name), dtype=self._parts[name][0][0].get_tensor(name).dtype)

@@ -21,7 +21,6 @@ from chronograd.measure.ablations import write_ablations
 from chronograd.measure.instrumentation import parameter_bytes
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import time_epochs, time_steps
-from chronograd.measure.traffic import SentBytes
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.rundir.steps import Attempt, MemoryLine, TrafficLine, WorkLine
 from chronograd.train import detection, order
@@ -166,6 +165,8 @@ class _FreedOnAllRanks:
 
 def _write_traffic(lines: StepWriter, step: TrainingStep | ForwardStep, place: RankContext) -> None:
     """Run one more step, outside the clock, and record the sizes given to collectives."""
+    from chronograd.measure.traffic import SentBytes  # imports torch.distributed.tensor
+
     with SentBytes(place.world_size) as traffic:
         step.run(0)
     source = "sizes given to the collectives of one step, each as a ring; after the clock"

@@ -73,7 +73,7 @@ def _arguments(setting: LargeSetting) -> Iterator[str]:
 LIBRARY = TrainingLibrary(
     title="Megatron-LM",
     version="d98e8a64ddf3",
-    source="the configurations of its regression tests at this commit, 2026-11-27",
+    source="the configurations of its regression tests at this commit, 2026-11-27; arguments of degrees, batch and length from memory",
     expressible=Expressible(
         "Megatron-LM", "ZeRO 0 and 1 with all parallelism and recomputation, and stages of equal layers", _expressible
     ),
