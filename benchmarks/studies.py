@@ -36,10 +36,6 @@ _EVENING = """\
 ## What size `evening` took, and what it would take
 
 This size takes hours on two cores, or minutes on a GPU. The time is that of training, summed over runs, which may share a machine. Processor time includes start and evaluations:"""
-_STOPPED = (
-    "We stopped `batch-augmentation` after M = 4 and M = 2 of 20 epochs. Without M = 1 it decides nothing, so its page has size "
-    "`laptop`."
-)
 _NOT_RUN = """\
 We did not run these. Hours on two cores follow from the measured time of one image on one thread. Hours on an H200 are predicted
 (`python -m benchmarks.evening`):"""
@@ -62,7 +58,6 @@ def studies_page(folder: Path = FOLDER) -> str:
         *([f"{_WITHOUT}: {', '.join(sorted(f'`{name}`' for name in studies() if name not in kept))}."] if len(kept) < len(studies()) else []),
         _EVENING,
         _table(["study", "runs", "seeds", "on", "training, all runs", "processor time", "what they decide"], _taken(kept)),
-        _STOPPED,
         _NOT_RUN,
         _table(["study", "size", "what is missing without it", "two cores, h", "steps alone on an H200, h"], _not_run()),
         _TAIL.strip(),

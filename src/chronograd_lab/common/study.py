@@ -89,7 +89,7 @@ class Study:
         values: fill-ins and claims of the text, in addition to `settings`. `blocks`: tables and figures by the title of their
             section.
         truth: a description of the files in the runner's `truth`, which score predictions; empty if there are none.
-        not_run: the open points of results of size `laptop`.
+        not_run: the open points of the published results.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Study:
             f"{plural(runs, 'run')} at a time with {plural(threads, 'thread')} each. Versions: {versions}"
         )
         opening = summary or Answer(_title(self.name), sections=list(sections)).opening()
-        if self.not_run and results.size == "laptop":
+        if self.not_run and results.size == self.published:
             sections = [*sections, _missing_section(self)]
         if results.notes:
             count = "One note." if len(results.notes) == 1 else f"{plural(len(results.notes), 'note')}."

@@ -65,7 +65,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     page = STUDY.page(results)
     html = render_html(page)
     assert all(section.takeaway.split(".")[0] in html for section in page.sections[:1])
-    assert len(page.sections) == 6
+    assert len(page.sections) == 7
 
 
 def test_arms_have_equal_updates_and_a_pair_equal_images() -> None:
@@ -181,14 +181,26 @@ def test_costs_to_the_target() -> None:
 
 
 def test_plot_has_a_point_for_each_m_that_reached_the_target() -> None:
-    """Seeds of M=1 end at 0.49, 0.50 and 0.51, so two reach 0.5. No seed of M=2 does."""
-    target = study.blocks(made_up({"M=1": 0.49, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55}))["To 50 %"]
-    assert target.figure is not None
-    for panel in target.figure.panels:
+    """All seeds of M=4 and of the longer arm reach 0.5 at their end, after the same seconds. Those of M=1 and M=2 stay below."""
+    results = made_up({"M=1": 0.45, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55})
+    block = study.blocks(results)["Epochs and seconds by target"]
+    assert block.figure is not None
+    for panel, expected in zip(block.figure.panels, (4.0, 31 * 4 * 4), strict=True):
         assert isinstance(panel, Lines)
-        (series,) = panel.series
-        assert [y is not None for y in series.y] == [True, False, True]
-        assert list(series.notes) == ["2 of 3", "0 of 3", ""]
+        (series,) = (one for one in panel.series if one.label == "to 50 %")
+        assert list(series.y) == [None, None, expected]
+    assert block.table is not None
+    cells = {row[0]: row[1:] for row in block.table.rows}
+    assert cells["50 %"] == ["–", "–", "496.0", "496.0", "M=4"]
+    assert study.values(results)["soonest"]["at_50"] == "M=4"
+
+
+def test_stages_split_the_epochs_at_the_drops_of_the_rate() -> None:
+    """Rates fall at 1.62, 2.44 and 3.28 of 4 epochs, so each of the four evaluations has another rate."""
+    found = study.stages(made_up({"M=1": 0.40, "M=2": 0.51, "M=4": 0.60, LONGER: 0.55}))
+    assert [stage["rate"] for stage in found] == pytest.approx([0.1, 0.01, 0.001, 0.0001])
+    assert [(stage["epoch"], stage["last_epoch"]) for stage in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert found[0]["first"].mean == pytest.approx(1 - 0.36 / 4)
 
 
 def test_no_cheapest_arm_if_none_reaches_the_target() -> None:

@@ -5,7 +5,7 @@ E. Hoffer et al., Augment your batch: better training with larger batches, arXiv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from chronograd.job import Augmentation, Job
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Curves, Trained, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, matching, spread, trend
+from chronograd_lab.common.rows import Spread, matching, processor_s, shown, spread, trend
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import NotRun, Study, listed, table
 from chronograd_lab.common.written import Block, key
@@ -33,6 +33,8 @@ PLAIN = "M=1, no cutout"
 # Columns of a curve by the kind of cost to reach the target, and the digits printed of each.
 TARGETS = {"epochs": "epoch", "updates": "step", "images": "images", "seconds": "seconds"}
 _DIGITS = {"epochs": 1, "updates": 0, "images": 0, "seconds": 1}
+# Further targets, as accuracy less that of the settings.
+_OTHER_TARGETS = (-0.05, 0, 0.03, 0.04, 0.05)
 
 
 class Copies(NamedTuple):
@@ -150,8 +152,10 @@ def pictures(settings: Settings) -> dict[str, str]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return accuracy, error, cost, and cost to reach the target by arm. `fewest`: the cheapest arm to the target, by kind of
-    cost.
+    """Return accuracy, error, cost, and cost to reach the target by arm.
+
+    `fewest`: the cheapest arm to the target, by kind of cost. `soonest`: the arm that needs the fewest seconds, by target in
+    percent. `stages`: the error of crop and flip alone, by learning rate.
     """
     settings, rows = results.settings, results.rows["runs"]
     names = {key(name): name for name in by_copies(settings)} | {"longer": longer_name(settings), "plain": PLAIN}
@@ -171,6 +175,11 @@ def values(results: Results) -> dict[str, Any]:
         "at_equal_seconds": {"seconds": ended_s, "copies": at_end[0], "longer": at_end[1]},
         "fewest": {kind: {"arm": name, "value": reached[name][kind]} for kind, name in cheapest.items()},
         "missed": ", ".join(name for name in by_copies(settings) if name not in reached),
+        "soonest": {f"at_{100 * target:g}": _least(own) for target, own in _to_targets(results, "seconds").items()},
+        "stages": {key(f"rate_{stage['rate']:g}"): stage for stage in stages(results)},
+        "num_runs": len(rows),
+        "processor_s": sum(filter(None, map(processor_s, rows))),
+        "longest_s": max(row["epochs"] * row.get("epoch_time_s", 0) for row in rows),
         "reached_sooner": _published(results).rows[1][2],
         "pictures": {"copies": len(results.pictures) - 1, "distinct": len(set(list(results.pictures.values())[1:]))},
     }
@@ -181,7 +190,7 @@ def _arm(results: Results, name: str) -> dict[str, Any]:
     accuracy = spread(rows)
     is_reached = all(row["seconds_to_target"] is not None for row in rows)
     to_target = {kind: spread(rows, f"{kind}_to_target").mean for kind in TARGETS} if is_reached else None
-    cost = {kind: spread(rows, kind).mean for kind in ("updates", "images", "seconds")}
+    cost = {kind: spread(rows, kind).mean for kind in ("updates", "images", "seconds", "train_loss")}
     return {"accuracy": accuracy, "error": _error(accuracy), "to_target": to_target, **cost}
 
 
@@ -200,6 +209,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "At equal updates": _updates(results),
         "At equal images and at equal seconds": _images(results),
         f"To {target:g} %": _target(results),
+        "Epochs and seconds by target": _by_target(results),
         **plain,
         "Compared with the paper": Block(_published(results)),
         "One image, many copies": _pictures(results),
@@ -211,7 +221,7 @@ def _panel(results: Results, x: str, x_label: str) -> Lines:
     names = [*by_copies(results.settings), longer_name(results.settings)]
     series = [_error_curve(results, name, x) for name in names]
     target = Mark("y", 100 * (1 - results.settings["target"]), "target")
-    return Lines(x_label, "test error, %", series, [target], log_x=True)
+    return Lines(x_label, "test error, %", series, [target], log_x=x == "images")
 
 
 def _pictures(results: Results) -> Block:
@@ -223,13 +233,37 @@ def _pictures(results: Results) -> Block:
     return Block(figure=Figure([Pictures(grid)]))
 
 
+def stages(results: Results) -> list[Row]:
+    """Return for each learning rate of crop and flip alone the epochs and errors of its first and its last evaluation.
+
+    A rate without an evaluation is left out.
+    """
+    own = job(results.settings, arms(results.settings)[PLAIN]).training
+    ends = [share * float(own.epochs) for share in (*own.milestones, 1)]
+    epochs, found, start = _error_curve(results, PLAIN, "epoch").x, [], 0.0
+    for place, end in enumerate(ends):
+        if within := [epoch for epoch in epochs if start < epoch <= end]:
+            errors = [_error(accuracy_at(results.curves, PLAIN, "epoch", epoch)) for epoch in (within[0], within[-1])]
+            rate = float(own.learning_rate) * own.gamma**place
+            found.append(
+                {"rate": rate, "epoch": within[0], "last_epoch": within[-1], "first": errors[0], "last": errors[1]}
+            )
+        start = end
+    return found
+
+
 def _plain(results: Results) -> Block:
     """Return the errors of one copy with crop and flip alone, and, of the same network, with cutout."""
     labels = {PLAIN: "crop and flip"}
     if "plain" not in results.settings:
         labels[by_copies(results.settings)[0]] = "with cutout"
     errors = [_error_curve(results, name, "epoch", label) for name, label in labels.items()]
-    return Block(figure=Figure([Lines("epochs", "test error, %", errors)]))
+    columns: dict[str, Any] = {
+        "learning rate": ("rate", "{:g}".format), "epochs": lambda stage: f"{stage['epoch']:g} to {stage['last_epoch']:g}",
+        "test error after the first of them": lambda stage: stage["first"].percent(),
+        "after the last": lambda stage: stage["last"].percent(),
+    }  # fmt: skip
+    return Block(table(stages(results), columns), Figure([Lines("epochs", "test error, %", errors)]))
 
 
 def _error_curve(results: Results, name: str, x: str, label: str = "") -> Series:
@@ -252,7 +286,7 @@ def _updates(results: Results) -> Block:
     names = [*by_copies(results.settings), longer_name(results.settings)]
     return Block(
         table(names, columns),
-        Figure([_panel(results, "epoch", "epochs"), _panel(results, "step", "weight updates")]),
+        Figure([_panel(results, "epoch", "epochs")]),
     )
 
 
@@ -298,21 +332,44 @@ def _target(results: Results) -> Block:
         at_cap = f"{_of(results, name).percent()} after {_of(results, name, 'seconds').mean:,.1f} s"
         body.append([name, *cells, f"{reached} of {len(own)}", "" if reached == len(own) else at_cap])
     columns = ["arm", *TARGETS, "seeds that reached it", "if not all: accuracy at the cap"]
-    copies, panels = sorted(settings["copies"]), []
-    for cost in ("epochs", "seconds"):
-        values = [[row[f"{cost}_to_target"] for row in matching(rows, arm=name)] for name in names]
-        known = [[value for value in own if value is not None] for own in values]
-        spreads = [Spread.of(own) if own else None for own in known]
-        y, low, high = ([None if s is None else getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
-        notes = [
-            f"{len(some)} of {len(own)}" if len(some) < len(own) else ""
-            for some, own in zip(known, values, strict=True)
+    return Block(Table(columns, body, set(range(1, 6))).without_empty_columns())
+
+
+def _to_targets(results: Results, kind: str) -> dict[float, dict[str, float | None]]:
+    """Return the mean epochs or seconds of each arm to each further target, by target; None if a seed misses it."""
+    found: dict[float, dict[str, float | None]] = {}
+    for more in _OTHER_TARGETS:
+        target = round(results.settings["target"] + more, 6)
+        found[target] = {}
+        for name in [*by_copies(results.settings), longer_name(results.settings)]:
+            own = [to_target(dict(columns), target)[f"{kind}_to_target"] for columns in of_arm(results.curves, name)]
+            found[target][name] = None if None in own else float(np.mean(own))
+    return found
+
+
+def _least(values: Mapping[str, float | None]) -> str:
+    """Return the arm with the smallest known value, or a dash."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return min(known, key=lambda name: known[name], default="–")
+
+
+def _by_target(results: Results) -> Block:
+    """Return the seconds of each arm to each target, and epochs and seconds by copies."""
+    names, copies = by_copies(results.settings), sorted(results.settings["copies"])
+    panels = []
+    for kind in ("epochs", "seconds"):
+        series = [
+            Series(f"to {100 * target:g} %", "measured", copies, [values[name] for name in names], is_joined=True)
+            for target, values in _to_targets(results, kind).items()
         ]
-        series = Series(
-            "mean of the seeds that reached it", "measured", copies, y, low, high, notes=notes, is_joined=True
-        )
-        panels.append(Lines("copies M", f"{cost} to the target", [series], log_x=True, x_ticks=copies))
-    return Block(Table(columns, body, set(range(1, 6))).without_empty_columns(), Figure(panels))
+        panels.append(Lines("copies M", f"mean {kind} to the accuracy", series, log_x=True, x_ticks=copies))
+    seconds = _to_targets(results, "seconds")
+    body = [
+        [f"{100 * target:g} %", *(shown(value, "{:.1f}".format) for value in values.values()), _least(values)]
+        for target, values in seconds.items()
+    ]
+    columns = ["seconds to", *names, longer_name(results.settings), "fewest"]
+    return Block(Table(columns, body, set(range(1, len(columns) - 1))), Figure(panels))
 
 
 def _mean_text(values: list[float | None], digits: int) -> str:
@@ -392,6 +449,7 @@ STUDY = Study(
     "costs M times the images",
     sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
+    published="evening",
     values=values,
     blocks=blocks,
     not_run=[
@@ -400,12 +458,6 @@ STUDY = Study(
             f"the paper's setting, which may reach {100 * _PAPER['target']:g} %: {_PAPER['network']} on all 50,000 images at 32 × 32 for "
             f"{how_many(_PAPER['epochs'], 'epochs')}, M up to {max(_PAPER['copies'])}",
             on_gpu=True,
-        ),
-        NotRun(
-            "evening",
-            f"{_EVENING['plain']['network']} with crop and flip on the whole set for {how_many(_EVENING['plain']['epochs'], 'epochs')}, "
-            f"and {_EVENING['network']} with M up to {max(_EVENING['copies'])} on {_EVENING['samples']:,} images for "
-            f"{how_many(_EVENING['epochs'], 'epochs')}",
-        ),
+        )
     ],
 )
