@@ -38,12 +38,11 @@ def test_hours_of_the_evening_sizes_by_hand() -> None:
     """Hours of one core, at 4.8 ms for an image with resnet44 and 2 ms with resnet20, in bf16.
 
     Batch augmentation has two runs of resnet44 and, for two seeds, runs in 1, 2, 4 and 8 copies and a longer one in one copy.
-    Cutout has four runs. Epochs have whole batches only.
+    Epochs have whole batches only.
     """
     crop_and_flip = 2 * 30 * 49_984 * 4.8e-3 / 3600
     copies = 2 * 40 * 9_984 * (1 + 2 + 4 + 8 + 2) * 2e-3 / 3600
     assert core_hours(find("batch-augmentation"), "evening") == pytest.approx(crop_and_flip + copies, rel=1e-3)
-    assert core_hours(find("cutout"), "evening") == pytest.approx(4 * 30 * 49_920 * 2e-3 / 3600, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", sorted({study.name for study, _ in NOT_RUN}))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.evening import jobs
 
+from chronograd.job import resolved
 from chronograd.report.html import render_html
 from chronograd_lab.common.results import Results
+from chronograd_lab.common.rows import matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.exercises.problems import image
 from chronograd_lab.studies.cutout.study import (
@@ -21,8 +23,13 @@ from chronograd_lab.studies.cutout.study import (
     STUDY,
     arms,
     hidden_share,
+    overfitting,
     pictures,
+    set_name,
+    sets,
 )
+
+PUBLISHED = Results.load(Path(__file__).parents[3] / "docs" / "studies" / "cutout" / "results.json")
 
 
 @pytest.mark.slow
@@ -48,30 +55,41 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert len(said) == 5
 
 
-def test_a_size_may_compare_fewer_augmentations() -> None:
-    """The page's values then have one setting, and no correlation of gains with overfitting."""
-    assert list(arms(STUDY.sizes["evening"])) == [PLAIN, CUTOUT]
-    settings = {**STUDY.sizes["smoke"], "networks": ["resnet20"], "augmentations": [PLAIN, CUTOUT]}
-    ends = {
-        f"resnet20: {name}/seed-{seed}": 0.8 + 0.02 * i + 0.01 * seed
-        for i, name in enumerate((PLAIN, CUTOUT))
-        for seed in (0, 1)
+def test_evening_trains_the_whole_set_and_the_small_one() -> None:
+    """Crops and flips throughout on the whole set, in bf16; every augmentation on the small set, as at size laptop."""
+    found = jobs(STUDY, "evening")
+    whole, small = found[:4], found[4:]
+    assert {job.training.augmentation.cutout for job in whole} == {0, 16}
+    assert {(job.network.name, job.data.samples, job.training.precision) for job in whole} == {
+        ("resnet20", None, "bf16")
     }
-    rows = [
-        {"network": "resnet20", "augmentation": name.split(": ")[1][:-7], "seed": 0, "accuracy": end, "train_loss": 0.1, "seconds": 1.0}
-        for name, end in ends.items()
-    ]  # fmt: skip
-    curves: Any = {
-        name: {"epoch": [1.0], "train_loss": [0.1], "test_loss": [0.6], "test_accuracy": [end]}
-        for name, end in ends.items()
-    }
-    results = Results("cutout", "smoke", settings, {"runs": rows}, curves, pictures(settings))
-    values = STUDY.values(results)
-    assert set(values["resnet20"]) == {"plain", "cutout"}
-    assert (values["settings"], values["gain"], values["gap"]) == (1, pytest.approx(2.0), pytest.approx(0.5))
-    assert "rank" not in values
-    titles = [section.title for section in STUDY.page(results).sections]
-    assert titles == ["Before and after", "resnet20", "Why", "Compared with the paper"]
+    assert [resolved(job) for job in small] == [resolved(job) for job in jobs(STUDY, "laptop")]
+
+
+def test_published_runs_are_those_of_the_size() -> None:
+    rows = PUBLISHED.rows["runs"]
+    asked = [
+        (network, set_name(own), name, seed)
+        for own in sets(STUDY.sizes["evening"])
+        for network in own["networks"]
+        for name in arms(own)
+        for seed in range(own["seeds"])
+    ]
+    assert [(row["network"], row["set"], row["augmentation"], row["seed"]) for row in rows] == asked
+    assert list(PUBLISHED.curves) == [f"{network}: {name}/seed-{seed}" for network, _, name, seed in asked]
+
+
+def test_overfitting_is_test_loss_less_training_loss() -> None:
+    (first, *_) = overfitting(PUBLISHED)
+    curves = [PUBLISHED.curves[f"resnet20: {PLAIN}/seed-{seed}"] for seed in (0, 1)]
+    gaps = [(own["test_loss"][-1] or 0) - (own["train_loss"][-1] or 0) for own in curves]
+    assert (first["without"], first["gap"]) == (PLAIN, pytest.approx(sum(gaps) / 2))
+    values = STUDY.values(PUBLISHED)
+    assert values["compared"] == 5
+    assert values["rank"] == pytest.approx(1 - 6 * (4 + 0 + 4 + 1 + 1) / (5 * 24))  # Spearman, from the page's table
+    assert values["processor_s"] == pytest.approx(
+        sum(row["user_s"] + row["system_s"] for row in matching(PUBLISHED.rows["runs"], network="resnet20"))
+    )
 
 
 def test_pictures_may_be_larger_than_images_of_training() -> None:

@@ -14,12 +14,11 @@ from chronograd.answer import Table
 from chronograd.figure import Figure, Lines
 from chronograd.job import Augmentation, Job
 from chronograd.units import number
-from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, distinct, grouped, matching, spread
+from chronograd_lab.common.rows import Spread, distinct, ends, grouped, matching, mean, processor_s, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import NotRun, Study, listed, pictures_shown, table
+from chronograd_lab.common.study import Study, listed, pictures_shown, table
 from chronograd_lab.common.written import Block
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
@@ -61,6 +60,21 @@ def arms(settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: every[name] for name in settings.get("augmentations", every)}
 
 
+def sets(settings: Settings) -> list[Settings]:
+    """Return the settings of each set of images: the whole set alone, or also the small set of `small_set`."""
+    return [settings, settings["small_set"]] if "small_set" in settings else [settings]
+
+
+def set_name(settings: Settings) -> str:
+    """Return the images of a set in words.
+
+    >>> set_name({"samples": 2000, "image_size": 16}), set_name({"samples": None, "image_size": 32})
+    ('2,000 images of 16 × 16', 'all images of 32 × 32')
+    """
+    samples, size = settings["samples"], settings["image_size"]
+    return f"{'all' if samples is None else f'{samples:,}'} images of {size} × {size}"
+
+
 def job(settings: Settings, network: str, augmentation: dict[str, Any]) -> Job:
     augmentation = {"crop": 0, "flip": False, "cutout": 0, **augmentation}
     return job_of(settings, network, recipe="cutout", augmentation=augmentation)
@@ -68,13 +82,13 @@ def job(settings: Settings, network: str, augmentation: dict[str, Any]) -> Job:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     compared = [
-        Arm(f"{network}: {name}", job(settings, network, fields), {"network": network, "augmentation": name},
-            range(settings["seeds"]))
-        for network in settings["networks"] for name, fields in arms(settings).items()
+        Arm(f"{network}: {name}", job(own, network, fields),
+            {"network": network, "set": set_name(own), "augmentation": name}, range(own["seeds"]))
+        for own in sets(settings) for network in own["networks"] for name, fields in arms(own).items()
     ]  # fmt: skip
     trained = train_arms(runner, compared)
     rows = {"runs": [one.row() for one in trained]}
-    return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures(settings))
+    return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures(sets(settings)[-1]))
 
 
 def pictures(settings: Settings) -> dict[str, str]:
@@ -105,27 +119,35 @@ def pictures(settings: Settings) -> dict[str, str]:
 
 
 def values(results: Results) -> dict[str, Any]:
-    """Return the accuracies of each network by arm, and, from several settings, whether gains follow overfitting."""
-    networks = distinct(results.rows["runs"], "network")
+    """Return the accuracies and training losses of each network by arm, and whether gains follow overfitting.
+
+    `least_without` and `most_over`: the least overfitting without crop and flip, and the most with them. `rank`: the rank
+    correlation of overfitting and gain.
+    """
+    rows = results.rows["runs"]
+    networks = distinct(rows, "network")
     over = overfitting(results)
-    gains = [without - with_ for without, with_ in PUBLISHED.values()]
+    gaps = grouped(over, "without")
+    gap_ranks, gain_ranks = (np.argsort(np.argsort([row[key] for row in over])) for key in ("gap", "gain"))
     return {
         "hidden": hidden_share(results.settings["image_size"], results.settings["side"]),
-        "side": results.settings["side"],
-        "size": results.settings["image_size"],
-        "pictures": results.settings.get("pictures"),
-        "settings": len(over),
-        **(_by_overfitting(over) if len(over) > 1 else over[0]),
-        "published": {"least": min(gains), "most": max(gains)},
-        **{network.replace("-", "_"): _accuracies(results, network) for network in networks},
+        "compared": len(over),
+        "rank": float(np.corrcoef(gap_ranks, gain_ranks)[0, 1]),
+        "least_without": min(row["gap"] for row in gaps[NOTHING]),
+        "most_over": max(row["gap"] for row in gaps[PLAIN]),
+        "published": ends(without - with_ for without, with_ in PUBLISHED.values()),
+        "processor_s": sum(filter(None, map(processor_s, rows))),
+        **{network.replace("-", "_"): _of_network(results, network) for network in networks},
     }
 
 
-def _by_overfitting(over: Sequence[Row]) -> dict[str, Any]:
-    """Return the settings that overfit least and most, and the rank correlation of overfitting and gain."""
-    least, most = (end(over, key=lambda row: row["gap"]) for end in (min, max))
-    gap_ranks, gain_ranks = (np.argsort(np.argsort([row[key] for row in over])) for key in ("gap", "gain"))
-    return {"least": least, "most": most, "rank": float(np.corrcoef(gap_ranks, gain_ranks)[0, 1])}
+def _of_network(results: Results, network: str) -> dict[str, Any]:
+    rows = matching(results.rows["runs"], network=network)
+    train_loss = {key: mean(rows, "train_loss", augmentation=arm) for key, arm in KEYS.items()}
+    seconds = spread(rows, "seconds").mean
+    return {
+        **_accuracies(results, network), "train_loss": train_loss, "params": rows[0]["trained_params"], "seconds": seconds
+    }  # fmt: skip
 
 
 def _accuracies(results: Results, network: str) -> dict[str, Spread]:
@@ -201,10 +223,10 @@ _PAPER: dict[str, Any] = {
 }  # fmt: skip
 # The pictures need no training, so they have the whole size.
 _PICTURES = {"image_size": 32, "side": 16, "crop": 4}
-# The whole set at its own size, with crops and flips throughout.
+# The whole set at its own size, with crops and flips throughout; and the small set in every arm.
 _EVENING: dict[str, Any] = {
     **_PAPER, "networks": ["resnet20"], "augmentations": [PLAIN, CUTOUT], "epochs": 30, "evaluate_every": 1, "seeds": 2,
-    "precision": "bf16", "channels_last": True,
+    "precision": "bf16", "channels_last": True, "small_set": {**_LAPTOP, "pictures": _PICTURES},
 }  # fmt: skip
 
 STUDY = Study(
@@ -214,13 +236,7 @@ STUDY = Study(
     "neighbours, so they should gain less at the same cost",
     sizes={"smoke": _SMOKE, "laptop": {**_LAPTOP, "pictures": _PICTURES}, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
+    published="evening",
     values=values,
     blocks=blocks,
-    not_run=[
-        NotRun(
-            "evening",
-            f"the whole set: {_EVENING['networks'][0]} on all 50,000 images at {_EVENING['image_size']} × {_EVENING['image_size']} "
-            f"for {how_many(_EVENING['epochs'], 'epochs')}, with and without cutout, {how_many(_EVENING['seeds'], 'seeds')}",
-        )
-    ],
 )
