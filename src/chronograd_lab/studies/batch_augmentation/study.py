@@ -118,7 +118,7 @@ def _alone(runner: StudyRunner, trained: Sequence[Trained]) -> dict[str, float]:
     return {one.arm.name: runner.step_alone_s(one.arm.name, one.arm.job) for one in trained if one.seed == 0}
 
 
-def to_target(columns: dict[str, list[float | None]], target: float) -> Row:
+def to_target(columns: Mapping[str, Sequence[float | None]], target: float) -> Row:
     """Return epochs, updates, images and seconds at the first evaluation that reaches the target; None if none does.
 
     >>> columns = {"epoch": [1, 2], "step": [10, 20], "images": [90, 180], "seconds": [0.5, 1.1]}
@@ -342,7 +342,7 @@ def _to_targets(results: Results, kind: str) -> dict[float, dict[str, float | No
         target = round(results.settings["target"] + more, 6)
         found[target] = {}
         for name in [*by_copies(results.settings), longer_name(results.settings)]:
-            own = [to_target(dict(columns), target)[f"{kind}_to_target"] for columns in of_arm(results.curves, name)]
+            own = [to_target(columns, target)[f"{kind}_to_target"] for columns in of_arm(results.curves, name)]
             found[target][name] = None if None in own else float(np.mean(own))
     return found
 
