@@ -52,6 +52,16 @@ def processor_s(row: Row) -> float | None:
     return row.get("processor_s") if user_s is None or system_s is None else float(user_s + system_s)
 
 
+def cost(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the number of runs, and the sums of their seconds of training and of processor time.
+
+    >>> cost([{"seconds": 3.0, "user_s": 2.5, "system_s": 0.5}, {"seconds": 1.0, "user_s": 1.0, "system_s": 0.0}])
+    {'runs': 2, 'training_s': 4.0, 'processor_s': 4.0}
+    """
+    used = [(row["seconds"], row["user_s"] + row["system_s"]) for row in rows]
+    return {"runs": len(rows), "training_s": sum(s for s, _ in used), "processor_s": sum(s for _, s in used)}
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean and standard deviation over seeds; for one seed the deviation is unknown."""

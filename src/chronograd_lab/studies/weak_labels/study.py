@@ -17,12 +17,11 @@ from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job
 from chronograd.train.methods.teacher import softmax_of_run
 from chronograd.train.order import class_shares
-from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Trained, job_of, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, grouped, matching, spread
+from chronograd_lab.common.rows import Spread, cost, grouped, matching, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import NotRun, Study, listed, table
+from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +84,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         for one in trained[: len(first)]
     ]
     trained += train_arms(runner, second)
-    columns = ("stage", "arm", "seed", "accuracy", "seconds")
+    columns = ("stage", "arm", "seed", "accuracy", "train_loss", "seconds", "user_s", "system_s")
     runs = [{key: row[key] for key in columns} for row in (one.row() for one in trained)]
     rows = {"runs": runs, "classes": _class_rows(trained, settings), "tail": tail_set(settings)}
     return runner.results(settings, rows=rows)
@@ -141,17 +140,19 @@ def values(results: Results) -> dict[str, Any]:
     return {
         **{stage: {name: _of(results, stage, arm) for name, arm in arms.items()} for stage in STAGES},
         "alone": _of(results, ALONE),
+        "train_loss": {name: _of(results, AFTER, arm, "train_loss").mean for name, arm in arms.items()},
         "rare": {stage: {r: rare(results, stage, r) for r in resamplings} for stage in STAGES},
         "first_over_last": {r: tail[0][r] / max(1, tail[-1][r]) for r in resamplings},
         "repeats_of_last": {r: tail[-1][r] / max(1, tail[-1]["images"]) for r in resamplings},
         "losses_above_published": sum(row[-1] == "more than published" for row in _losses(results).rows),
         "tail_images": sum(row["images"] for row in tail),
         "published_gain": {"low": PUBLISHED_GAIN[0] / 100, "high": PUBLISHED_GAIN[1] / 100},
+        "cost": cost(results.rows["runs"]),
     }
 
 
-def _of(results: Results, stage: str, arm: str = "") -> Spread:
-    return spread(results.rows["runs"], stage=stage, arm=arm)
+def _of(results: Results, stage: str, arm: str = "", column: str = "accuracy") -> Spread:
+    return spread(results.rows["runs"], column, stage=stage, arm=arm)
 
 
 def rare(results: Results, stage: str, arm: str) -> Spread:
@@ -240,9 +241,11 @@ def _classes(results: Results) -> Block:
     for stage, when in STAGES.items():
         by_arm = grouped(matching(results.rows["classes"], stage=stage), "arm")
         series = [
-            points(_word(r), ranks, [spread(by_arm[r], **{"class": rank - 1}) for rank in ranks]) for r in resamplings
+            points(_word(r), ranks, [spread(by_arm[r], **{"class": rank - 1}) for rank in ranks], is_joined=False)
+            for r in resamplings
         ]
-        panels.append(Lines(_X, f"accuracy {when} transfer, %", series, x_ticks=_ticks(ranks)))
+        label = f"accuracy {when} transfer, %"
+        panels.append(Lines(_X, label, series, x_ticks=_ticks(ranks), from_zero=True, most_y=100))
         columns[f"{when}: all"] = lambda r, stage=stage: _of(results, stage, r).percent()
         columns[f"{when}: rare"] = lambda r, stage=stage: rare(results, stage, r).percent()
     columns["seeds"] = lambda r: str(_of(results, BEFORE, r).n)
@@ -283,7 +286,7 @@ _LAPTOP: dict[str, Any] = {
     "epochs": {"noise": 4, "tail": 8, "transfer": 8, "alone": 24}, "batch": 64,
     "learning_rate": {"noise": 0.1, "tail": 0.1, "transfer": 0.05, "alone": 0.1}, "seeds": 2,
 }  # fmt: skip
-# Whole images, and enough epochs that fine-tuning helps the arm without noise.
+# Whole images, twice their number, and four times the updates.
 _EVENING: dict[str, Any] = {
     **_LAPTOP, "image_size": None, "pretraining_samples": 40_000, "augmentation": {"crop": 4, "flip": True},
     "epochs": {"noise": 15, "tail": 30, "transfer": 20, "alone": 60}, "batch": 128,
@@ -307,11 +310,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
-    not_run=[
-        NotRun(
-            "evening",
-            f"a pretraining long enough that fine-tuning helps the arm without noise, too: {how_many(_EVENING['epochs']['noise'], 'epochs')} of "
-            f"{how_many(_EVENING['pretraining_samples'], 'whole images')} and a tail for {_EVENING['epochs']['tail']}, {how_many(_EVENING['seeds'], 'seeds')}",
-        )
-    ],
+    published="evening",
 )
