@@ -24,14 +24,11 @@ from chronograd.job import Job, changed, from_dict
 from chronograd.predict.prediction import predict
 from chronograd.rundir import RunDir
 from chronograd_lab.common import study as study_module
-from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, settings_of
 from chronograd_lab.studies import studies
-from chronograd_lab.studies.teacher_student import study as teacher_student
 
 COSTS = Path(study_module.__file__).with_name("costs.csv")
-FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"
 # Milliseconds of one thread of an AMD EPYC, for forward and backward of one 32 × 32 image. Measured on 2026-11-25 and 26.
 # Jobs in bf16 have channels last.
@@ -59,33 +56,11 @@ class Listing(StudyRunner):
 def jobs(study: Study, size: str) -> list[Job]:
     """Return every job of a size of a study that only trains. Stops when the study reads the result of a training."""
     settings = settings_of(study, size)
-    if study.name == teacher_student.STUDY.name:
-        return _of_teacher(settings, Results.load(FOLDER / study.name / "results.json"))
     with tempfile.TemporaryDirectory() as folder:
         listing = Listing(Path(folder), study.name, size)
         with contextlib.suppress(ChronogradError, OSError):
             study.conduct(listing, settings)
     return listing.jobs
-
-
-def _of_teacher(settings: Settings, results: Results) -> list[Job]:
-    """Return the jobs of each published arm and stage; the study cannot list them before its teacher is trained."""
-    D, U, student = settings["labelled"], settings["unlabelled"], settings["student"]
-    classes = card(teacher_student.job(settings, student, D, settings["supervised"]).data).num_classes
-    weak = {row["set"] for row in results.rows["sets"] if "noise" in row}
-    once = (teacher_student.TEACHER, teacher_student.ECHO)
-    made = []
-    for arm, stage in dict.fromkeys((row["arm"], row["stage"]) for row in results.rows["networks"]):
-        is_main = arm in (teacher_student.ALONE, teacher_student.own(results.settings))
-        seeds = 1 if arm in once else settings["seeds" if is_main else "seeds_of_others"]
-        network = settings["teacher"] if arm == teacher_student.TEACHER else student
-        data, training = D, settings["fine_tuning" if stage == teacher_student.TUNED else "supervised"]
-        if stage == teacher_student.PRETRAINED:
-            data = U if arm in weak else {**U, "samples": settings["K"] * classes}
-            training = dict(settings["pretraining"])
-            training["epochs"] = teacher_student.epochs_for(training.pop("updates"), data["samples"], training["batch"])
-        made += [teacher_student.job(settings, network, data, training)] * seeds
-    return made
 
 
 def steps(job: Job) -> float:

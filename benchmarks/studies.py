@@ -84,11 +84,12 @@ def _taken(kept: dict[str, Results]) -> list[list[str]]:
     for name, results in kept.items():
         if results.size == "evening":
             # Except for the small CNN, small-networks has the same jobs at size laptop, where they ran.
-            rows: list[Row] = matching(results.rows["runs"], network="small CNN") or results.rows["runs"]
+            runs = results.rows.get("runs") or results.rows["networks"]
+            rows: list[Row] = matching(runs, network="small CNN") or runs
             rows = matching(rows, set=rows[0].get("set"))  # another machine trained the small set of cutout
             trained, cores = sum(row["seconds"] for row in rows), [processor_s(row) for row in rows]
             used = "not recorded" if None in cores else seconds(sum(filter(None, cores)))
-            seeds = len({row["seed"] for row in rows})
+            seeds = results.settings.get("seeds") or len({row["seed"] for row in rows})
             body.append(
                 [
                     _link(name),

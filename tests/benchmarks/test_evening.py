@@ -19,10 +19,10 @@ NOT_RUN = [(study, one) for study in studies().values() for one in study.not_run
 def test_job_list_at_the_run_size_equals_the_runs(name: str) -> None:
     """Equal numbers of jobs and updates, so the list for the larger size omits no job."""
     results = Results.load(FOLDER / name / "results.json")
-    rows = results.rows.get("runs") or results.rows["networks"]
+    rows = results.rows["runs"]
     listed = jobs(find(name), find(name).published)
     assert len(listed) == len(rows)
-    if "updates" in rows[0] and name != "teacher-student":  # the teacher determines the size of its sets
+    if "updates" in rows[0]:
         assert Counter(map(steps, listed)) == Counter(row["updates"] for row in rows)
 
 

@@ -11,7 +11,6 @@ labels. U are images without: their true labels are known here, and only used to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +20,17 @@ import numpy as np
 
 from chronograd.answer import Table
 from chronograd.data.labels import with_noise, write_labels
-from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
+from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.job import Data, Job
 from chronograd.rundir import RunDir
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
 from chronograd.units import percent
-from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Trained, job_of, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import Spread, matching, mean, shown, spread, unresolved
+from chronograd_lab.common.rows import Spread, cost, matching, mean, shown, spread
 from chronograd_lab.common.runner import StudyRunner
-from chronograd_lab.common.study import NotRun, Study, listed, table
+from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block, key
 
 Array = np.ndarray[Any, Any]
@@ -276,26 +274,29 @@ def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
 
 def values(results: Results) -> dict[str, Any]:
     settings, sets = results.settings, {row["set"]: row for row in results.rows["sets"]}
-    tuned = _of(results, own(settings), TUNED)
     classes = set_name(settings["K_of_P_tried"], 1)
     distilled = {"alone": (ALONE, ""), "classes": (classes, PRETRAINED), "probabilities": (SOFT, PRETRAINED)}
+    updates = {"alone": (ALONE, ""), "pretrained": (own(settings), PRETRAINED), "tuned": (own(settings), TUNED)}
     return {
-        "tuned": tuned,
+        "tuned": _of(results, own(settings), TUNED),
         "pretrained": _of(results, own(settings), PRETRAINED),
         "alone": _of(results, ALONE),
         "teacher": _of(results, TEACHER),
         "echo": _of(results, ECHO, TUNED),
         "together": _of(results, TOGETHER, TUNED),
-        "by_set": {key(set_name(*pair)): _of(results, set_name(*pair), TUNED).mean for v in "KP" for pair in tried(settings, v)},
-        "weak": {f"noise_{100 * row['noise']:g}": _of(results, name, TUNED).mean for name, row in sets.items() if "noise" in row},
+        "by_set": {key(set_name(*pair)): _of(results, set_name(*pair), TUNED) for v in "KP" for pair in tried(settings, v)},
+        "weak": {
+            when: {f"noise_{100 * row['noise']:g}": _of(results, name, stage) for name, row in sets.items() if "noise" in row}
+            for when, stage in {"before": PRETRAINED, "after": TUNED}.items()
+        },
         "sets": {key(name): row | _extremes(row) for name, row in sets.items()},
-        "agreement": {name: _of(results, *arm, "agreement").mean for name, arm in distilled.items()},
-        "repeated": {name: mean(results.rows["networks"], "repeated_mistakes", arm=arm, stage=stage) for name, (arm, stage) in distilled.items()},
-        # By their seeds alone, two runs may differ by twice the standard deviation of a difference.
-        "by_seeds": 2 * math.sqrt(2) * (tuned.std or math.inf),
-        "unresolved": unresolved(_of(results, ALONE).mean, settings["images"]["test_samples"]),
+        "distilled": {name: _of(results, *arm) for name, arm in distilled.items()},
+        "agreement": {name: _of(results, *arm, "agreement") for name, arm in distilled.items()},
+        "repeated": {name: _of(results, *arm, "repeated_mistakes") for name, arm in distilled.items()},
+        "updates": {name: _of(results, *arm, "updates").mean for name, arm in updates.items()},
         "wrong_on_D": results.rows["labelled"][0]["wrong"],
         "published_gain": (PUBLISHED_STUDENT - PUBLISHED_ALONE) / 100,
+        "cost": cost(results.rows["networks"]),
     }  # fmt: skip
 
 
@@ -344,28 +345,31 @@ def _steps(results: Results) -> Block:
 
 
 def _sweep(results: Results, varied: str) -> Block:
-    """Return accuracy and share of wrong labels against K or P."""
+    """Return accuracy against K or P, next to the share of wrong labels or the images of the smallest class."""
     pairs = tried(results.settings, varied)
     names, xs = [set_name(*pair) for pair in pairs], [pair["KP".index(varied)] for pair in pairs]
     sets = {row["set"]: row for row in results.rows["sets"]}
     found = {stage: [_of(results, name, stage) for name in names] for stage in (PRETRAINED, TUNED)}
     wrong = [sets[name]["wrong"] for name in names]
-    shares = Series("wrong labels", "measured", xs, [None if w is None else 100 * w for w in wrong], is_joined=True)
-    label = {"K": "K, selected images per class", "P": "P, classes that an image may belong to"}[varied]
+    smallest = [min(sets[name]["per_class"]) for name in names]
+    label, y_label, ys = {
+        "K": ("K, selected images per class", "wrong labels in the set, %", [w and 100 * w for w in wrong]),
+        "P": ("P, classes that an image may belong to", "images of the smallest class", smallest),
+    }[varied]
     accuracies = [points(stage, xs, spreads) for stage, spreads in found.items()]
     panels = [
         Lines(label, "test accuracy, %", accuracies, log_x=varied == "K", x_ticks=xs),
-        Lines(label, "wrong labels in the set, %", [shares], log_x=varied == "K", x_ticks=xs, from_zero=True),
+        Lines(label, y_label, [Series(y_label, "measured", xs, ys, is_joined=True)], log_x=varied == "K", x_ticks=xs),
     ]
     body = []
     for i, (name, x) in enumerate(zip(names, xs, strict=True)):
-        counts = [sets[name]["labels"], sets[name]["images"], min(sets[name]["per_class"])]
+        counts = [sets[name]["labels"], sets[name]["images"], smallest[i]]
         updates = _of(results, name, PRETRAINED, "updates").mean
         accuracy = [found[stage][i].percent() for stage in (PRETRAINED, TUNED)]
         cells = [*(f"{n:,}" for n in counts), _share(wrong[i]), f"{updates:,.0f}", *accuracy, str(found[TUNED][i].n)]
         body.append([f"{x:,}", *cells])
     columns = [varied, "labels", "images", "smallest class", "wrong", "updates", PRETRAINED, TUNED, "seeds"]
-    return Block(listed(columns, body, 0), Figure(panels if None not in wrong else panels[:1]))
+    return Block(listed(columns, body, 0), Figure(panels if None not in ys else panels[:1]))
 
 
 def _kept(results: Results) -> Block:
@@ -407,13 +411,14 @@ def _weak(results: Results) -> Block:
         points(label, [100 * sets[name]["wrong"] for name in names], [_of(results, name, TUNED) for name in names])
         for label, names in groups.items()
     ]
+    alone = [Mark("y", 100 * _of(results, ALONE).mean, ALONE)]
     body = []
     for name in [*weak, own(results.settings)]:
         counted = [f"{sets[name]['labels']:,}", _share(sets[name]["wrong"]), _of(results, name, PRETRAINED).percent()]
         body.append([name, *counted, *_of(results, name, TUNED).cells()])
     return Block(
         listed(["labels of U", "labels", "wrong", PRETRAINED, TUNED, "seeds"], body),
-        Figure([Lines("wrong labels in pretraining, %", "test accuracy after fine-tuning, %", series)]),
+        Figure([Lines("wrong labels in pretraining, %", "test accuracy after fine-tuning, %", series, alone)]),
     )
 
 
@@ -494,11 +499,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
-    not_run=[
-        NotRun(
-            "evening",
-            f"every arm from {how_many(_EVENING['seeds_of_others'], 'seeds')}, whole images, a deeper teacher ({_EVENING['teacher']}) and "
-            f"{how_many(_EVENING['pretraining']['updates'], 'updates')} of pretraining on {how_many(_EVENING['unlabelled']['samples'], 'images')}",
-        )
-    ],
+    published="evening",
 )
