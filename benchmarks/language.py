@@ -62,6 +62,7 @@ SMALL = {
     "batch": (16,),
     "length": (64,),
 }
+TEST_TOKENS = 16_384  # at most
 # Rows as long as those of examples/language.yaml, whose settings no run has.
 LONG = {**SMALL, "epoch_samples": (320, 480), "length": (128,)}
 PARTS = ((42, TINY), (10, SMALL), (8, LONG))  # number of runs of each
@@ -74,7 +75,12 @@ def grid() -> Iterator[tuple[str, Job]]:
     for number, choices in enumerate(choices for count, choices in PARTS for _ in range(count)):
         own = {name: chance.choice(values) if len(values) > 1 else values[0] for name, values in choices.items()}
         width, layers = own["size"]
-        data = {"name": TEXTS[own["text"]], "shape": [own["length"]], "epoch_samples": own["epoch_samples"], "test_samples": 256}  # fmt: skip
+        data = {
+            "name": TEXTS[own["text"]],
+            "shape": [own["length"]],
+            "epoch_samples": own["epoch_samples"],
+            "test_samples": min(256, TEST_TOKENS // own["length"]),
+        }
         if own["tokenizer"] == "pairs":
             data |= {"tokenizer": "pairs", "classes": 512}
         training = {

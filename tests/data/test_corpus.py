@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ def test_novel_is_split_by_position_and_predicts_next_bytes() -> None:
     assert (card.shape, card.num_classes, card.bytes_per_token) == ((128,), 256, 1.0)
     # 684,768 bytes: rows of 128 targets in the first nine tenths and in the last.
     assert (card.train_size, card.test_size) == ((616_291 - 1) // 128, (68_477 - 1) // 128)
-    assert (found.train[:, 1:] == found.train_labels[:, :-1]).all()  # type: ignore[call-overload]  # a tensor
-    assert bytes(found.train[0].tolist()).startswith(b"PRIDE AND PREJUDICE")
+    rows: Any = found.train
+    assert (rows[:, 1:] == found.train_labels[:, :-1]).all()
+    assert bytes(rows[0].tolist()).startswith(b"PRIDE AND PREJUDICE")
     assert card.digest.startswith("sha256 dfc684d4f857fa93")
 
 

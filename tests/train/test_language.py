@@ -60,7 +60,7 @@ def test_record_has_bits_per_byte_instead_of_an_accuracy(single: RunDir) -> None
     section = training_section(record)
     assert f"Training ended at {bits(single)[-1]:.4g} bits per byte after 3 epochs" in section.takeaway
     assert section.figure is not None
-    assert [panel.y_label for panel in section.figure.panels] == ["training loss", "bits per byte"]  # type: ignore[union-attr]
+    assert [panel.y_label for panel in section.figure.panels] == ["training loss", "bits per byte"]
 
 
 def test_two_ranks_learn_the_same(single: RunDir, tmp_path: Path) -> None:
