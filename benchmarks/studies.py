@@ -89,7 +89,8 @@ def _taken(kept: dict[str, Results]) -> list[list[str]]:
             rows = matching(rows, set=rows[0].get("set"))  # another machine trained the small set of cutout
             trained, cores = sum(row["seconds"] for row in rows), [processor_s(row) for row in rows]
             used = "not recorded" if None in cores else seconds(sum(filter(None, cores)))
-            seeds = results.settings.get("seeds") or len({row["seed"] for row in rows})
+            asked = results.settings.get("seeds")
+            seeds = asked if isinstance(asked, int) else len({row["seed"] for row in rows})
             body.append(
                 [
                     _link(name),

@@ -192,8 +192,6 @@ def small_llama(
         sequence=sequence,
         attention=attention,
     )
-    network.embedding.weight = network.head.weight
-    return network
 
 
 def num_positions(tokens_BT: Tensor, most: int) -> int:
