@@ -200,13 +200,17 @@ def check_not_large(reference: str | os.PathLike[str]) -> None:
     """Raise InputError if a reference names a large model, which only some verbs read."""
     if large_model(reference) is not None:
         name = os.fspath(reference)
-        near = [known for known in zoo() if known.startswith(f"{name}-")]
         raise InputError(
             f"{name} is a large model: `predict` gives time, memory and cost of a layout, and `plan` finds the best layout and the "
             "devices to rent, but training is not there yet",
-            f"write `chronograd predict {name} --on 8xh100`, or `chronograd plan {name} --on 64xh100 --layouts`"
-            + (f", or name a network of the zoo: {', '.join(near)}" if near else ""),
+            f"write `chronograd predict {name} --on 8xh100`, or `chronograd plan {name} --on 64xh100 --layouts`{or_of_zoo(name)}",
         )
+
+
+def or_of_zoo(name: str) -> str:
+    """Return the end of a hint, with the networks of the zoo that the name of a large model may mean."""
+    near = [known for known in zoo() if known.startswith(f"{name}-")]
+    return f", or name a network of the zoo: {', '.join(near)}" if near else ""
 
 
 def check(reference: str) -> None:

@@ -110,14 +110,8 @@ def large_runs(
     Args:
         asked: of one model and one global batch.
         tokens: without them, a run lasts as long as budget and deadline allow, and the choice has the most tokens.
-    Raises: InputError if no layout fits, and without tokens and limits.
+    Raises: InputError if no layout fits.
     """
-    if tokens is None and goal.budget_usd is goal.deadline_s is None:
-        raise InputError(
-            "without a number of tokens there is no training time",
-            "add --tokens, such as --tokens 20B; --budget or --deadline for the tokens that they allow; or --layouts for the best layout "
-            "alone",
-        )
     runs, refused = timed_runs(asked)
     first = runs[0].option.setting
     spot = replace(terms.spot, checkpoint_bytes=checkpoint_bytes(first))

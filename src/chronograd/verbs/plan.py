@@ -362,11 +362,18 @@ class Plan(_Search, LargeTraining):
     def _of_training(self) -> Answer[LargePlan]:
         """Return the run of a large model to rent for a goal. Raises InputError for options that do not apply."""
         from chronograd.large.layout_asking import ask_layouts
+        from chronograd.models.names import or_of_zoo
         from chronograd.plan.goal import Goal
         from chronograd.plan.large_answer import plan_training
 
         self.check_large(self.job, ("job", "overrides", "on", "counts", "most", "confidence", "prices", "budget", "deadline",
                                     "interruptions", "checkpoint_every", "storage", *OF_TRAINING))  # fmt: skip
+        if all(one is None for one in (self.tokens, self.epochs, self.target_loss, self.budget, self.deadline)):
+            raise InputError(
+                "without a number of tokens there is no training time",
+                "add --tokens, such as --tokens 20B; --budget or --deadline for the tokens that they allow; or --layouts for the best layout "
+                f"alone{or_of_zoo(str(self.job))}",
+            )
         places = self._places()
         counts = sorted({count for count, _ in places})
         short = self.short_large()
