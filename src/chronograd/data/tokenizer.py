@@ -20,10 +20,10 @@ Pair = tuple[int, int]
 
 def learn(text: str, vocabulary: int) -> list[Pair]:
     """Return the pairs to merge, in their order: each time the most frequent pair of the text, until the vocabulary is full or
-    no pair repeats.
+    no pair repeats. Of equally frequent pairs, the one with the smaller numbers is first.
 
     >>> learn("banana banana", 258)
-    [(97, 110), (256, 97)]
+    [(97, 110), (98, 256)]
     """
     counts = Counter(_WORD.findall(text))
     words, own = [list(word.encode()) for word in counts], list(counts.values())
@@ -69,7 +69,7 @@ def encode(text: str, merges: Sequence[Pair]) -> list[int]:
     """Return the tokens of a text.
 
     >>> encode("bananas", [(97, 110), (256, 97)])
-    [98, 257, 257, 115]
+    [98, 256, 257, 115]
     """
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     known: dict[str, list[int]] = {}
