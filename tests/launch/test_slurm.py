@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ from chronograd.job import Job
 from chronograd.launch import answer, slurm
 from chronograd.launch import jobs as local
 from chronograd.launch.slurm import array as slurm_array
-from chronograd.launch.slurm.script import Options, render
+from chronograd.launch.slurm.script import EXIT_FILE, Options, render
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 
@@ -100,6 +103,17 @@ def test_script_matches_the_golden_file(name: str) -> None:
         (GOLDEN / f"{name}.sbatch").write_text(text)
     assert text == (GOLDEN / f"{name}.sbatch").read_text()
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_jobs_on_one_node_meet_at_different_ports() -> None:
+    """Two clusters of one machine number their jobs alike, so the number of a job must not choose its port."""
+    text = render(make_job("backend=ddp", "cluster.count=2"), Path("/runs/mine"), Options(python=sys.executable))
+    [line] = re.findall(r"export MASTER_PORT=.*", text)
+    ask = f"export SLURM_JOB_ID=1; {line}; echo $MASTER_PORT"
+    with contextlib.ExitStack() as jobs_of_node:
+        for _ in range(3):
+            port = int(_output("bash", "-c", ask))
+            jobs_of_node.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
 HOSTILE = ("a;touch HACKED", "R&D", "it's $HOME `touch HACKED`", "(a) | <b> * ~", "$(touch HACKED)", "# no comment")
@@ -499,7 +513,8 @@ class TestCluster:
         run = slurm.launch(job, out=tmp_path / "slurm")
         wait_for_step(run, 11)
         job_id = slurm.state(run).job_id
-        _output("scontrol", "update", "nodename=n1", f"state={state}", "reason=test")
+        first = _output("scontrol", "show", "hostnames", _output("squeue", "-hOnodelist", "-j", job_id)).split()[0]
+        _output("scontrol", "update", f"nodename={first}", f"state={state}", "reason=test")
         try:
             if state == "drain":
                 _output("scontrol", "requeue", job_id)
@@ -507,7 +522,9 @@ class TestCluster:
             slurm.wait(run)
         finally:
             # A node set to down recovers by itself because its daemon runs; SLURM then refuses this.
-            subprocess.run(["scontrol", "update", "nodename=n1", "state=resume"], check=False, capture_output=True)
+            subprocess.run(
+                ["scontrol", "update", f"nodename={first}", "state=resume"], check=False, capture_output=True
+            )
         for rank in (0, 1):
             log = run.read_steps(rank)
             assert (log.attempts, [line.step for line in log.steps]) == (2, list(range(1, 25)))
@@ -629,7 +646,8 @@ def wait_for_step(run: RunDir, step: int) -> None:
     """Wait for a step in the run's file, to spare the controller."""
     deadline = time.monotonic() + 120
     while not any(line.step >= step for line in run.read_steps().steps):
-        assert time.monotonic() < deadline, run.output_path("slurm").read_text()
+        over = (run.path / EXIT_FILE).exists()
+        assert not over and time.monotonic() < deadline, [file.read_text() for file in run.path.glob("output.*.txt")]
         time.sleep(0.1)
 
 
@@ -641,7 +659,7 @@ def begin_at_once(run: RunDir) -> None:
     job_id = slurm.state(run).job_id
     deadline = time.monotonic() + 600
     while slurm.state(run).state != "PENDING" or not set(_output("sinfo", "-hNo%T").split()) <= AT_REST:
-        assert time.monotonic() < deadline, slurm.state(run)
+        assert slurm.state(run).state != "COMPLETED" and time.monotonic() < deadline, slurm.state(run)
         time.sleep(0.5)
     time.sleep(3)
     _output("scontrol", "update", f"JobId={job_id}", "StartTime=now")

@@ -10,6 +10,8 @@ from chronograd.errors import RunError
 LOOPBACK = "127.0.0.1"
 JOIN_S = 300.0
 RETRY_S = 0.2
+# For `python -c` on another host: prints a port that is free there now.
+FREE_PORT = 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
 HINT = "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run"
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chronograd.backends.meeting import FREE_PORT
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.launch.processes import Process, run_together, with_restarts
@@ -33,7 +34,6 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={LOGIN_S}")
 NAMESPACES = Path("/run/netns")
 # Variables of our environment that a rank on another machine needs, in addition to those in its plan.
 _KEPT = re.compile(r"PYTHONPATH$|CHRONOGRAD_|XDG_DATA_HOME$|OMP_|NCCL_|GLOO_")
-_FREE_PORT = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def blocks(num_ranks: int, hosts: Sequence[Host]) -> list[Host]:
 def free_port(host: Host) -> int:
     """Return a port of a host that is free now; another process may take it before it is used."""
     output = _ask(
-        host.name, host.command((sys.executable, "-c", _FREE_PORT), {}), f"see that {sys.executable} runs there"
+        host.name, host.command((sys.executable, "-c", FREE_PORT), {}), f"see that {sys.executable} runs there"
     )
     return int(output)
 

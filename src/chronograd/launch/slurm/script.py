@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chronograd.backends import registry
+from chronograd.backends.meeting import FREE_PORT
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
@@ -215,15 +216,21 @@ def _ranks(plan: RankPlan, run: Path, options: Options, cpus: int, max_restarts:
     python = options.python or plan.command[0]
     words = [python if word == plan.command[0] else word for word in plan.command]
     command = " ".join('"$run"' if word == str(run) else shlex.quote(word) for word in words)
-    return _RANKS.format(command=command, cpus=cpus, max_restarts=max_restarts)
+    return _RANKS.format(
+        python=shlex.quote(python),
+        free_port=shlex.quote(FREE_PORT),
+        command=command,
+        cpus=cpus,
+        max_restarts=max_restarts,
+    )
 
 
 # `time` is bash's: the usage of a rank and its children, one line per attempt. srun repeats --cpus-per-task because it no
 # longer takes it from sbatch since SLURM 22.05.
 _RANKS = """\
 for ((restart = 0; ; restart++)); do
-  # Another port each time: that of a rank that was killed may still be taken.
-  export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 16 + ${{SLURM_RESTART_COUNT:-0}} + restart) % 10000))
+  # A free port of the first node, where this script runs: a fixed one may be another job's, or that of a killed rank.
+  export MASTER_PORT=$({python} -c {free_port})
   srun --kill-on-bad-exit=1 --cpus-per-task={cpus} --open-mode=append --output="$run/output.%t.txt" bash -c '
     export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS run=$1
     TIMEFORMAT="{{\\"real_s\\": %R, \\"user_s\\": %U, \\"system_s\\": %S}}"
