@@ -6,7 +6,8 @@ Speed: layouts per second whose memory is computed, and seconds of a search for 
 
 Regret: how much longer than the best layout of its group the chosen layout takes, on vTrain's groups with four layouts or more. The rule
 of thumb takes the most data parallelism, then the largest micro-batch. Regrets of equal layouts are averaged. The rows are also scored in
-two halves of the groups, by a seed; `--signed` prints the mean log of predicted / measured, relative to its group, for each degree.
+two halves of the groups, by a seed, and apart where the best layout is odd: it takes less time per micro-batch than with a smaller one.
+`--signed` prints the mean log of predicted / measured, relative to its group, for each degree.
 """
 
 from __future__ import annotations
@@ -87,6 +88,33 @@ def halves(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
     return [groups[i] for i in sorted(first)], [group for i, group in enumerate(groups) if i not in first]
 
 
+def odd(groups: Sequence[Group]) -> list[bool]:
+    """Return for each group whether its best layout takes less time per micro-batch than with a smaller micro-batch.
+
+    No model in which more work takes longer predicts both. The smaller micro-batch may be in another group of the same network.
+    """
+
+    def key(one: Scored) -> tuple[object, ...]:
+        layout = one.row.setting.layout
+        return one.row.setting.model, layout.tensor, layout.pipeline
+
+    def per_micro_batch_s(one: Scored) -> float:
+        return one.row.measured_s / (one.row.setting.micro_batches + one.row.setting.layout.pipeline - 1)
+
+    known: dict[tuple[object, ...], list[Scored]] = defaultdict(list)
+    for one in (one for group in groups for one in group):
+        known[key(one)].append(one)
+    best = [min(group, key=lambda one: one.row.measured_s) for group in groups]
+    return [
+        any(
+            other.row.setting.micro_batch < one.row.setting.micro_batch
+            and per_micro_batch_s(other) > per_micro_batch_s(one)
+            for other in known[key(one)]
+        )
+        for one in best
+    ]
+
+
 def relative(group: Group) -> list[float]:
     """Return log(predicted / measured) of each layout, minus its mean over the group."""
     errors = [one.log_error for one in group]
@@ -121,6 +149,9 @@ def main() -> None:
         print(line(name, groups, key))
     for name, half in zip(("first half", "second half"), halves(groups), strict=True):
         print(line(f"search, {name}", half, CHOICES["search"]))
+    for name, expected in (("search, best is odd", True), ("search, other groups", False)):
+        found = [group for group, is_odd in zip(groups, odd(groups), strict=True) if is_odd == expected]
+        print(line(name, found, CHOICES["search"]))
     print(f"standard deviation of the error of the ratio of two layouts: {spread:.3f}")
     if arguments.signed:
         signed(groups)

@@ -646,8 +646,8 @@ def wait_for_step(run: RunDir, step: int) -> None:
     """Wait for a step in the run's file, to spare the controller."""
     deadline = time.monotonic() + 120
     while not any(line.step >= step for line in run.read_steps().steps):
-        over = (run.path / EXIT_FILE).exists()
-        assert not over and time.monotonic() < deadline, [file.read_text() for file in run.path.glob("output.*.txt")]
+        late = time.monotonic() > deadline or (run.path / EXIT_FILE).exists()
+        assert not late, [file.read_text() for file in run.path.glob("output.*.txt")]
         time.sleep(0.1)
 
 
@@ -659,7 +659,8 @@ def begin_at_once(run: RunDir) -> None:
     job_id = slurm.state(run).job_id
     deadline = time.monotonic() + 600
     while slurm.state(run).state != "PENDING" or not set(_output("sinfo", "-hNo%T").split()) <= AT_REST:
-        assert slurm.state(run).state != "COMPLETED" and time.monotonic() < deadline, slurm.state(run)
+        late = time.monotonic() > deadline or slurm.state(run).state == "COMPLETED"
+        assert not late, slurm.state(run)
         time.sleep(0.5)
     time.sleep(3)
     _output("scontrol", "update", f"JobId={job_id}", "StartTime=now")
