@@ -6,7 +6,7 @@ Speed: layouts per second whose memory is computed, and seconds of a search for 
 
 Regret: how much longer than the best layout of its group the chosen layout takes, on vTrain's groups with four layouts or more. The rule
 of thumb takes the most data parallelism, then the largest micro-batch. Regrets of equal layouts are averaged. The rows are also scored in
-two halves of the groups, by a seed, and apart where the best layout is odd: it takes less time per micro-batch than with a smaller one.
+two halves of the groups, by a seed, and separately where the best layout is odd: it takes less time per micro-batch than with a smaller one.
 `--signed` prints the mean log of predicted / measured, relative to its group, for each degree.
 """
 
