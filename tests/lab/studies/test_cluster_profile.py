@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from tools.slurm_cluster import cluster
 
 from chronograd.data.trace_job import trace_job
+from chronograd.errors import RunError
 from chronograd.job import changed
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.predict.prediction import predict
@@ -28,6 +31,7 @@ from chronograd_lab.studies.cluster_profile.study import (
     predictions,
     values,
 )
+from chronograd_lab.studies.cluster_profile.system_calls import calls_of
 
 
 def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Results:
@@ -215,3 +219,14 @@ def test_published_rate_corrects_only_its_network() -> None:
     plain = job({**settings, **settings["gpu_nodes"]}, "ResNet-50", 4)
     plain = changed(plain, ["cluster.device=k80-gk210", "cluster.per_node=4", "cluster.threads=null"])
     assert with_row["step_time_s"] > predict(trace_job(plain), plain).value("step_time_s")
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_calls_of_all_processes_are_counted(tmp_path: Path) -> None:
+    child = "import os; [os.sched_yield() for _ in range(1000)]"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}]); {child}"
+    calls = calls_of([sys.executable, "-c", parent], tmp_path / "calls.txt")
+    assert calls["sched_yield"] == 2000
+    assert calls["futex"] < 100
+    with pytest.raises(RunError, match="no good"):
+        calls_of([sys.executable, "-c", "raise SystemExit('no good')"], tmp_path / "calls.txt")

@@ -49,6 +49,7 @@ from chronograd_lab.common.rows import distinct, ends, grouped, matching, plural
 from chronograd_lab.common.runner import StudyRunner, outcome
 from chronograd_lab.common.study import Study, listed, table
 from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.cluster_profile import system_calls
 
 # Wall time on 1, 2, 3 CPU nodes in seconds, and the excess of user time over real time.
 PUBLISHED = {
@@ -116,7 +117,12 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     if SLURM in distinct(rows, "launcher"):
         notes.append(f"the nodes of SLURM may share a machine; the one that submitted has {environment.cores()} cores")
     found = {"runs": rows, **predicted_rows(settings), "machine": [{"cores": environment.cores()}]}
-    found |= {"queued": queued, "log": log, "system": system_shares()}
+    found |= {
+        "queued": queued,
+        "log": log,
+        "system": system_shares(),
+        "calls": call_rows(runner.path("calls"), settings),
+    }
     results = runner.results(settings, rows=found, notes=notes)
     how = {"runs_at_a_time": 1, "threads_per_run": settings["threads"]}
     return replace(results, environment=results.environment | how)
@@ -197,6 +203,20 @@ def _system_share(work: Callable[[], object], of_s: float) -> Row:
         user_s, system_s = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
     cpu_s = user_s + system_s
     return {"system": system_s / cpu_s, "faults_per_s": (after.ru_minflt - before.ru_minflt) / cpu_s}
+
+
+def call_rows(folder: Path, settings: Settings) -> list[Row]:
+    """Return the calls with which two ranks of each backend wait, if the size asks for them."""
+    if "calls" not in settings:
+        return []
+    whole = {**settings, **settings["calls"]}
+    own = [
+        changed(job(whole, name, 2, backend), ["cluster.per_node=2"])
+        for name in whole["networks"]
+        for backend in BACKENDS
+    ]
+    there = [one for one in own if registry.load(one.backend).available()[0]]
+    return [row for one in there for row in system_calls.counted(one, folder / one.backend)]
 
 
 def _train(path: Path, own: Job, launcher: str) -> RunDir:
@@ -327,6 +347,10 @@ def values(results: Results) -> dict[str, Any]:
         "system": {
             "of_real": ends([row["system_s"] / row["real_s"] for row in rows]),
             **{key(row["work"].partition(" (")[0]): row for row in results.rows["system"]},
+        },
+        "calls": {
+            backend: {row["call"]: row["per_step"] for row in own}
+            for backend, own in grouped(results.rows["calls"], "backend").items()
         },
         "queued": _queue_values(results.rows["queued"]),
         "longest": max(rows, key=lambda row: row["real_s"]),
@@ -554,10 +578,15 @@ _PAPER: dict[str, Any] = {
 _FROZEN = {"epochs": 3, "training": {"trainable": "head", "augmentation": {"flip": True}}}
 _QUEUED = {name: own if name == "small CNN" else {**own, **_FROZEN} for name, own in _PAPER["networks"].items()}
 _PAPER["queued"] = {"networks": _QUEUED}
+_CALLS = {
+    "data": "digits", "samples": None, "test_samples": None, "batch_per_rank": 32, "threads": 1,
+    "networks": {"small CNN": {"network": "small-cnn", "epochs": 60}},
+}  # fmt: skip
+_PAPER["calls"] = _CALLS
 _LAPTOP = {
     **_CPU, "data": "cifar10", "samples": 1920, "test_samples": 500, "batch_per_rank": 64,
     "networks": {name: {**own, "epochs": 12 if name == "small CNN" else 6} for name, own in _PAPER["networks"].items()},
-    "queued": {"samples": 960, "networks": _QUEUED},
+    "queued": {"samples": 960, "networks": _QUEUED}, "calls": _CALLS,
 }  # fmt: skip
 
 STUDY = Study(
