@@ -22,12 +22,13 @@ for name, png in list(results("cutout").pictures.items())[:2]:
 show(images)
 for key, own in grouped(results("cutout").rows["runs"], "network", "augmentation").items():
     print(*key, f"{mean(own, 'accuracy'):.2%}", sep=" | ")
-# %% 2.4.2 The mean error of crop and flip alone against the epochs.
+# %% 2.4.2 The mean error of crop and flip alone against the epochs, with its own network and number of images.
+print(STUDY.settings["plain"])
 plot({"crop and flip": CURVES["M=1, no cutout"]}, "epoch", "test error")
 print(*(f"epoch {epoch:.0f}: {error:.2%}" for epoch, error in CURVES["M=1, no cutout"].items()), sep="\n")
 # %% 2.4.3 M copies with cutout: the error at the end, and mean epochs and seconds of the seeds that reach the target.
 plot({arm: own for arm, own in CURVES.items() if "," not in arm}, "epoch", "test error")
-for arm in CURVES:
+for arm in [arm for arm in CURVES if "no cutout" not in arm]:
     epochs, seconds, error = ARMS[arm]
     at = [(seed, int(own.argmax())) for seed, own in enumerate(error <= 1 - STUDY.settings["target"]) if own.any()]
     means = [f"{np.mean([values[place] for place in at]):.1f}" for values in (epochs, seconds) if at]
