@@ -53,11 +53,20 @@ def reinforcement(platform: str) -> Job:
     return jobs.load(ROOT / "examples" / "cartpole.yaml")
 
 
+def language(platform: str) -> Job:
+    """Return a language model in shards on one node of eight GPUs. watsonx.ai has none, so its job uses one V100."""
+    few = platform == "watsonx"
+    cluster = ["cluster.device=v100"] if few else ["cluster.device=h100", "cluster.count=8", "backend=fsdp"]
+    zero = [] if few else ["training.zero_stage=3"]
+    return jobs.load(ROOT / "examples" / "language.yaml", [*cluster, *zero])
+
+
 JOBS: dict[str, Callable[[str], Job]] = {
     "digits": digits,
     "scaling": scaling,
     "detection": detection,
     "reinforcement": reinforcement,
+    "language": language,
 }
 
 

@@ -193,9 +193,9 @@ def test_long_record_is_printed_in_parts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_two_nodes_train_like_two_local_ranks(is_shared: bool, tmp_path: Path) -> None:
-    job = tiny("backend=ddp", "cluster.count=2", "cluster.per_node=1", "cluster.threads=1")
+@pytest.mark.parametrize(("backend", "is_shared"), [("ddp", True), ("ddp", False), ("fsdp", True)])
+def test_two_nodes_train_like_two_local_ranks(backend: str, is_shared: bool, tmp_path: Path) -> None:
+    job = tiny(f"backend={backend}", "cluster.count=2", "cluster.per_node=1", "cluster.threads=1")
     words, port = [*words_of(job_fields(job)), f"run={tmp_path / 'run'}"], free_port()
 
     def train(index: int) -> RunDir:

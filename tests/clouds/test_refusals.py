@@ -20,6 +20,15 @@ def test_watsonx_refuses_a_second_node() -> None:
     assert "takes 2 nodes" in told
 
 
+def test_sagemaker_refuses_shards_on_several_nodes() -> None:
+    """A checkpoint is one folder of all ranks, and the nodes have no folder in common."""
+    platform = registry.platform("sagemaker")
+    one = submission_of("sagemaker", "language")
+    two = one.model_copy(update={"nodes": 2})
+    assert not any("into one folder" in told for told in platform.complain(one))
+    assert any("2 nodes of SageMaker share none" in told for told in platform.complain(two))
+
+
 def test_pytorchjob_run_policy_does_not_restart_failed_jobs() -> None:
     platform = registry.platform("pytorchjob")
     for restarts in (0, 3):

@@ -473,7 +473,7 @@ class TestCluster:
         script = tmp_path / "job.sbatch"
         script.write_text(render(job, tmp_path / "run", Options(time="02:00:00")))
         done = subprocess.run(["sbatch", "--test-only", str(script)], capture_output=True, text=True, check=False)
-        nodes, ranks = (2, 16) if name == "scaling" else (1, 1)
+        nodes, ranks = {"scaling": (2, 16), "language": (1, 8)}.get(name, (1, 1))
         assert done.returncode == 0, done.stderr
         assert f"using {ranks} processors on nodes {'n[1-2]' if nodes == 2 else 'n1'} in partition debug" in done.stderr
         script.write_text(script.read_text().replace("--ntasks-per-node=", "--ntasks-per-node=x"))

@@ -35,6 +35,7 @@ from chronograd.clouds.submission import (
 )
 from chronograd.errors import FileFormatError, problems
 from chronograd.hardware.instances import Instance, InstanceCatalogue, catalogue
+from chronograd.job import SHARDED
 
 Document = dict[str, Any]
 MISSING: Any = object()
@@ -107,7 +108,7 @@ class CloudPlatform:
     complain: Callable[[Submission], list[str]] = lambda asked: []
     resembles: Callable[[Document], bool] = lambda document: False
     faults: Callable[[Document], list[str]] = lambda document: []
-    backends: tuple[str, ...] = ("single", "ddp", "data_parallel", "tf_mirrored")
+    backends: tuple[str, ...] = ("single", "ddp", *SHARDED, "data_parallel", "tf_mirrored")
     is_shell: bool = False
     tool: Tool | None = None
 

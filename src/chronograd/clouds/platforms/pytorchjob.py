@@ -8,6 +8,7 @@ from typing import Any
 from chronograd.clouds.fields import CloudPlatform, Document, DocumentField, get, slug
 from chronograd.clouds.platforms import kubernetes
 from chronograd.clouds.submission import Submission
+from chronograd.job import SHARDED
 
 REPLICAS = "spec.pytorchReplicaSpecs"
 MASTER = f"{REPLICAS}.Master"
@@ -62,7 +63,7 @@ PLATFORM = CloudPlatform(
     unfold=_unfold,
     complain=kubernetes.complain,
     tool=kubernetes.TOOL,
-    backends=("single", "ddp", "data_parallel"),
+    backends=("single", "ddp", *SHARDED, "data_parallel"),
     fields=(
         DocumentField("name", "metadata.name"),
         DocumentField("project", "metadata.namespace"),

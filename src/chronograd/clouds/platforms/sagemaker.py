@@ -20,6 +20,7 @@ from chronograd.clouds.fields import (
 )
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
+from chronograd.job import SHARDED
 
 MAX_PARAMETERS, MAX_LETTERS, MAX_ENVIRONMENT, MAX_TAGS = 100, 2500, 512, 50
 # SageMaker's longest time limit of a job, and its default.
@@ -80,6 +81,10 @@ def _spot(asked: Submission) -> list[str]:
 
 def _complain_of_fields(asked: Submission) -> list[str]:
     told = []
+    if asked.job.backend in SHARDED and asked.nodes > 1:
+        told.append(
+            f"backend {asked.job.backend} writes a checkpoint from all ranks into one folder, and {asked.nodes} nodes of SageMaker share none"
+        )
     if asked.role and not _ROLE.fullmatch(asked.role):
         told.append(f"--role is {asked.role!r:.80}, which is no ARN such as arn:aws:iam::123456789012:role/training")
     if (asked.limit_s or 0) > MAX_SECONDS:
