@@ -168,7 +168,7 @@ def test_busy_cores_are_user_over_real_time() -> None:
     ("table", "wanted", "field", "factor", "sentence"),
     [
         ("runs", {"network": "small CNN", "nodes": 3}, "images_per_s", 0.5, "The reason is the images per second"),
-        ("runs", {"network": "EfficientNet-B0", "nodes": 3}, "real_s", 0.5, "From 1 to 3 nodes"),
+        ("runs", {"network": "EfficientNet-B0", "nodes": 3}, "real_s", 0.5, "from 1 to 3 nodes"),
         ("gpu_nodes", {"device": "v100", "nodes": 3}, "images_per_s", 1.2, "Three such nodes would process"),
         ("predicted", {"link": "ethernet-1g", "nodes": 3}, "images_per_s", 2, "With ethernet-1g, we predict"),
     ],

@@ -211,7 +211,7 @@ def test_tables_and_values_of_made_up_results() -> None:
     [
         ("K 2000, P 3", TUNED, -0.04, "The student gains over the same network"),
         (TEACHER, "", 0.01, "It reaches the accuracy of its teacher"),
-        ("K 8000, P 3", TUNED, 0.06, "It is best to select about 2,000 images per class"),
+        ("K 8000, P 3", TUNED, 0.06, "It is best to select 1,000 to 4,000 images per class"),
         ("K 4000, P 1", TUNED, 0.03, "Selecting an image for more than one class does not help"),
         ("weak labels, noise 25 %", TUNED, 0.03, "The teacher's labels are worth about as much"),
         (SOFT, PRETRAINED, -0.01, "Probabilities teach more than classes"),
@@ -231,7 +231,7 @@ def test_fewer_repeated_mistakes_contradict_distillation() -> None:
     results = Results.load(PUBLISHED)
     for row in results.rows["networks"]:
         row["repeated_mistakes"] = 0.3
-    with pytest.raises(ClaimError, match="They learn the teacher with its mistakes"):
+    with pytest.raises(ClaimError, match="They also learn the teacher's mistakes"):
         STUDY.page(results)
 
 

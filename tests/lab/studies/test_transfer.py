@@ -95,7 +95,7 @@ def test_page_values_follow_from_accuracies_and_times() -> None:
             "fine-tuning all layers is the most accurate way",
         ),  # another rate becomes the best
         ("CIFAR-10", FINE, 0.01, +0.022, "Against the rate 0.01"),
-        ("CIFAR-10", HEAD, 0.1, +0.05, "a higher rate is better up to 1"),
+        ("CIFAR-10", HEAD, 0.1, +0.05, "the best rate is the highest one"),
         ("ImageNet", FINE, 0.01, +0.15, "the last layer alone is more accurate"),
     ],
 )

@@ -155,7 +155,7 @@ def values(results: Results) -> dict[str, Any]:
     """Return accuracy, error, cost, and cost to reach the target by arm.
 
     `fewest`: the cheapest arm to the target, by kind of cost. `soonest`: the arm that needs the fewest seconds, by target in
-    percent. `stages`: the error of crop and flip alone, by learning rate.
+    percent. `between`: the seconds between the fastest and the slowest arm, by target. `stages`: the error of crop and flip alone, by learning rate.
     """
     settings, rows = results.settings, results.rows["runs"]
     names = {key(name): name for name in by_copies(settings)} | {"longer": longer_name(settings), "plain": PLAIN}
@@ -166,6 +166,7 @@ def values(results: Results) -> dict[str, Any]:
     cheapest = {kind: min(reached, key=lambda name: reached[name][kind]) for kind in TARGETS if reached}
     copies = [one for one in arms if one.startswith("M_")]
     runs = [row for name in by_copies(settings) for row in matching(rows, arm=name)]
+    to_targets = {f"at_{100 * target:g}": own for target, own in _to_targets(results, "seconds").items()}
     ended_s, at_end = _at_equal_seconds(results)
     return {
         **arms,
@@ -175,7 +176,8 @@ def values(results: Results) -> dict[str, Any]:
         "at_equal_seconds": {"seconds": ended_s, "copies": at_end[0], "longer": at_end[1]},
         "fewest": {kind: {"arm": name, "value": reached[name][kind]} for kind, name in cheapest.items()},
         "missed": ", ".join(name for name in by_copies(settings) if name not in reached),
-        "soonest": {f"at_{100 * target:g}": _least(own) for target, own in _to_targets(results, "seconds").items()},
+        "soonest": {target: _least(own) for target, own in to_targets.items()},
+        "between": {target: _between(own) for target, own in to_targets.items()},
         "stages": {key(f"rate_{stage['rate']:g}"): stage for stage in stages(results)},
         "num_runs": len(rows),
         "processor_s": sum(filter(None, map(processor_s, rows))),
@@ -351,6 +353,12 @@ def _least(values: Mapping[str, float | None]) -> str:
     """Return the arm with the smallest known value, or a dash."""
     known = {name: value for name, value in values.items() if value is not None}
     return min(known, key=lambda name: known[name], default="–")
+
+
+def _between(values: Mapping[str, float | None]) -> float | None:
+    """Return the largest less the smallest known value, None without any."""
+    known = [value for value in values.values() if value is not None]
+    return max(known) - min(known) if known else None
 
 
 def _by_target(results: Results) -> Block:

@@ -167,7 +167,7 @@ def overfitting(results: Results) -> list[Row]:
                 continue
             curves = of_arm(results.curves, f"{network}: {KEYS[without]}")
             gap = float(np.mean([float(c["test_loss"][-1] or 0) - float(c["train_loss"][-1] or 0) for c in curves]))
-            gain = 100 * (accuracy[with_].mean - accuracy[without].mean)
+            gain = round(100 * (accuracy[with_].mean - accuracy[without].mean), 6)
             rows.append({"network": network, "without": KEYS[without], "gap": gap, "gain": gain})
     return rows
 
@@ -204,7 +204,7 @@ def _published(results: Results, networks: Sequence[str]) -> Table:
         errors[f"{network} (here)"] = (100 * (1 - accuracy["plain"].mean), 100 * (1 - accuracy["cutout"].mean))
     return listed(
         ["network", "test error without, %", "with cutout, %", "gain, percentage points"],
-        [[name, f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"] for name, (a, b) in errors.items()],
+        [[name, f"{a:.2f}", f"{b:.2f}", f"{round(a - b, 6):+.2f}"] for name, (a, b) in errors.items()],
     )
 
 

@@ -94,6 +94,12 @@ def _predicted(way: str, price: Row) -> Row:
     }  # fmt: skip
 
 
+def overlapping(reached: Sequence[Row]) -> int:
+    """Return the number of ways to a target whose interval of dollars overlaps with that of the cheapest way."""
+    cheapest, *others = sorted(reached, key=lambda row: row["dollars"])
+    return sum(row["low"] <= cheapest["high"] for row in others)
+
+
 def values(results: Results) -> dict[str, Any]:
     rows = results.rows
     ways, reached = rows["ways"], rows["reached"]
@@ -102,6 +108,7 @@ def values(results: Results) -> dict[str, Any]:
     by_target = {
         key(f"to_{100 * target:.0f}"): {
             "ways": len(own),
+            "overlapping": overlapping(own),
             "cheapest": min(own, key=lambda row: row["dollars"]),
             "lora": min((row for row in own if row["method"] == "lora"), key=lambda row: row["dollars"], default=None),
         }
@@ -143,7 +150,7 @@ def _targets(reached: Sequence[Row]) -> Any:
     return table(cheapest, {
         "target": ("target", lambda value: percent(value, 0)), "way": "way", "steps": ("steps", lambda value: f"{value:,.0f}"),
         "time": ("seconds", seconds), "dollars": ("dollars", dollars),
-        "80 % interval": lambda row: f"{dollars(row['low'])} … {dollars(row['high'])}", "chance": ("probability", chance),
+        "80 % interval": lambda row: f"{dollars(row['low'])} … {dollars(row['high'])}", "reaches it with": ("probability", chance),
     }, 2)  # fmt: skip
 
 

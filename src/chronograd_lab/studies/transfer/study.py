@@ -213,10 +213,19 @@ def cases(results: Results) -> list[Row]:
             found.append({
                 **sizes, "name": f"{sizes['target']} from {source}", "source": source, "fine": fine, "head": head, "scratch": scratch,
                 "rows": sorted(own, key=lambda row: (MODES.index(row["mode"]), row["rate"])),
-                "gain": 100 * (tuned - fixed), "worth": worth,
+                "gain": 100 * (tuned - fixed), "worth": worth, "test_error": standard_error(max(tuned, fixed), sizes["test_images"]),
                 "faster_epoch": fine["epoch_time_s"] / head["epoch_time_s"], "faster": fine["seconds"] / head["seconds"],
             })  # fmt: skip
     return found
+
+
+def standard_error(accuracy: float, num_images: int) -> float:
+    """Return the standard error of an accuracy on test images, in percentage points.
+
+    >>> f"{standard_error(0.9, 900):.2f}"
+    '1.00'
+    """
+    return 100 * (accuracy * (1 - accuracy) / num_images) ** 0.5
 
 
 def values(results: Results) -> dict[str, Any]:
@@ -227,12 +236,14 @@ def values(results: Results) -> dict[str, Any]:
     case, *others = cases(results)
     accuracy = case["fine"]["accuracy"].mean
     lowest = _at_lowest_rate(results, case)
+    channels, side, _ = case["shape"]
     (first_epochs, first), highest = lowest[0], max(y for _, y in lowest)
     return {
         **case,
         "others": {key(other["name"]): other for other in others},
+        "channels": channels,
+        "side": side,
         "unresolved": unresolved(accuracy, case["test_images"]),
-        "test_error": 100 * (accuracy * (1 - accuracy) / case["test_images"]) ** 0.5,
         "lowest": {"first": first, "first_epochs": first_epochs, "near": next(x for x, y in lowest if y > highest - 1)},
     }
 
@@ -244,8 +255,12 @@ def blocks(results: Results) -> dict[str, Block]:
         **{title: _by_rate(results, found, mode) for mode, title in _BY_RATE.items()},
         "All layers at the lowest rate": Block(
             listed(
-                ["", "epochs", "mean test accuracy, %"],
-                [[case["name"], f"{x:g}", f"{y:.2f}"] for case in found for x, y in _at_lowest_rate(results, case)],
+                ["", "learning rate", "epochs", "mean test accuracy, %"],
+                [
+                    [case["name"], f"{lowest_rate(case):g}", f"{x:g}", f"{y:.2f}"]
+                    for case in found
+                    for x, y in _at_lowest_rate(results, case)
+                ],
             )
         ),
     }
@@ -296,10 +311,13 @@ def _by_rate(results: Results, found: Sequence[Row], mode: str) -> Block:
     return Block(listed(["", "learning rate", "test accuracy", "seeds"], body), Figure(panels))
 
 
+def lowest_rate(case: Row) -> float:
+    return min(row["rate"] for row in matching(case["rows"], mode=FINE))
+
+
 def _at_lowest_rate(results: Results, case: Row) -> list[tuple[float, float]]:
     """Return epochs and mean test accuracy of all layers at their lowest rate, which is the first one of an exercise."""
-    rate = min(row["rate"] for row in matching(case["rows"], mode=FINE))
-    series = mean_curve(results.curves, f"{case['name']}: {arm_name(FINE, rate)}", "epoch")
+    series = mean_curve(results.curves, f"{case['name']}: {arm_name(FINE, lowest_rate(case))}", "epoch")
     return [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
 
 
