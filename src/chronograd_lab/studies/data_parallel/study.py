@@ -293,7 +293,7 @@ def blocks(results: Results) -> dict[str, Block]:
         }), _speed_ups(weak, results.settings["with_public"])),
         "Strong or weak?": Block(_wide(both, "batch_asked", "world", {
             "weak": lambda row: f"{row['speed_up']:.2f} ×", "strong": lambda row: f"{row['strong']:.2f} ×",
-        })),
+        }, "batch, of a GPU (weak) or in total (strong)")),
         "Table 2: computation and communication": Block(_wide(several, "batch_asked", "world", {
             name: _of_epoch(column)
             for name, column in (("computation", "compute_s"), ("communication", "communication_exposed_s"),
@@ -325,8 +325,14 @@ def _of_epoch(column: str) -> Callable[[Row], str]:
     return lambda row: seconds(row["updates"] * row[column])
 
 
-def _wide(rows: Sequence[Row], index: str, group: str, columns: Mapping[str, Callable[[Row], str]]) -> Table:
-    """Return a table with a row for each value of `index` and the columns once for each value of `group`."""
+def _wide(
+    rows: Sequence[Row],
+    index: str,
+    group: str,
+    columns: Mapping[str, Callable[[Row], str]],
+    head: str = "batch of a GPU",
+) -> Table:
+    """Return a table with a row for each value of `index`, under `head`, and the columns once for each value of `group`."""
     groups = sorted({row[group] for row in rows})
     body = []
     for value, own in sorted(grouped(rows, index).items()):
@@ -335,7 +341,7 @@ def _wide(rows: Sequence[Row], index: str, group: str, columns: Mapping[str, Cal
         body.append([f"{value:,.0f}", *cells])
     labels = [how_many(one, "GPUs") if group == "world" else one for one in groups]
     heads = [f"{name}, {label}" for label in labels for name in columns]
-    return listed(["batch of a GPU", *heads], body, 0).without_empty_columns()
+    return listed([head, *heads], body, 0).without_empty_columns()
 
 
 def _speed_ups(rows: Sequence[Row], with_public: bool) -> Figure:

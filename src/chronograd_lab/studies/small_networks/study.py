@@ -394,7 +394,13 @@ def _unfreezing(rows: Sequence[Row]) -> Table:
         restored = shown(mean(rows, "restored", network=network, stage=TUNED), lambda r: f"{100 * r:.2f} %")
         cells = [network, head.percent(), tuned.percent(), restored, str(tuned.n)]
         changes.append((-abs(tuned.mean - head.mean), cells))
-    columns = ["network", "head on a frozen trunk", "then all unfrozen", "with the statistics of before", "seeds"]
+    columns = [
+        "network",
+        "head on a frozen trunk",
+        "then all unfrozen",
+        "unfrozen, with the earlier statistics",
+        "seeds",
+    ]
     return listed(columns, [cells for _, cells in sorted(changes, key=lambda change: change[0])])
 
 
@@ -405,7 +411,7 @@ def _one_wrong(results: Results, found: Found) -> Block:
     body = [["nothing", *base.cells(), ""]]
     body += [[n, *a.cells(), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
     return Block(
-        listed(["wrong", "test accuracy", "seeds", "points"], body),
+        listed(["wrong", "test accuracy", "seeds", "percentage points"], body),
         _bars("wrong", {"nothing": base, **tried}),
     )
 
@@ -513,7 +519,9 @@ def _keras(results: Results, found: Found) -> Table:
         if {good, wrong} <= set(own.settings()):
             accuracy = own.accuracy(wrong, "mismatched" if wrong.norm == "batch" else "accuracy")
             body.append([mistake, fact, accuracy.percent(), signed(100 * (accuracy.mean - own.accuracy(good).mean))])
-    return listed(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, text=2)
+    return listed(
+        ["mistake", "what Keras expects, and what was run", "test accuracy", "percentage points"], body, text=2
+    )
 
 
 # The pretrained trunk has the same ten classes, so its head is used, too.

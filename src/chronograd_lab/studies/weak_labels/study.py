@@ -200,7 +200,7 @@ def _losses(results: Results) -> Table:
         apart = "one seed" if after[p].std is None else "yes" if (after[0.0] - after[p]).is_seen else "no"
         row = [f"{100 * p:g} %", *(f"{points:.2f}" for points in lost), apart, text]
         body.append([*row, published_verdict(p, lost[1])])
-    columns = ["labels replaced", "lost before", "lost after", "more than seeds differ", "published", "here is"]
+    columns = ["labels replaced", "lost before", "lost after", "significant after transfer", "published", "here is"]
     return Table(columns, body, {1, 2}, notes=["published: from a secondary source; * recalled"])
 
 

@@ -197,7 +197,7 @@ def _needs(cells: Sequence[Row]) -> Block:
     ]
     return Block(
         table(cells, {"model": "model", "training": "way", "memory per GPU": ("bytes", memory), "largest part": "cause",
-                      "of that": lambda row: percent(row["cause_bytes"] / row["bytes"], 0)}),
+                      "share of it": lambda row: percent(row["cause_bytes"] / row["bytes"], 0)}),
         Figure([Bars("GiB per GPU", "model", bars, {"largest part": "accent", "other parts": "grey"})]),
     )  # fmt: skip
 
