@@ -232,10 +232,10 @@ def shown(value: float | None, form: Callable[[float], str], otherwise: str = "â
 def signed(points: float) -> str:
     """Return percentage points with their sign.
 
-    >>> signed(1.24), signed(-0.04)
-    ('+1.2', '+0.0')
+    >>> signed(1.24), signed(-0.04), signed(-3.4)
+    ('+1.2', '+0.0', 'âˆ’3.4')
     """
-    return f"{round(points, 1) + 0.0:+.1f}"
+    return minus(f"{round(points, 1) + 0.0:+.1f}")
 
 
 def plural(n: int, word: str) -> str:

@@ -166,8 +166,8 @@ class Study:
         if self.not_run and results.size == self.published:
             sections = [*sections, _missing_section(self)]
         if results.notes:
-            count = "One note." if len(results.notes) == 1 else f"{plural(len(results.notes), 'note')}."
-            sections = [*sections, Section("What fell short", count, table=table(results.notes, {"note": str}))]
+            first, *others = map(_sentence, results.notes)
+            sections = [*sections, Section("What fell short", first, lines=others)]
         return Answer(_title(self.name), self.question, asked, highlights, sections, footer=footer, summary=opening)
 
 
@@ -288,6 +288,7 @@ _NAMES = {
 # Words in names of studies with a special spelling.
 _SPELT = {"dqn": "DQN", "onnx": "ONNX", "sgd": "SGD", "gorila": "Gorila", "apex": "Ape-X", "alexnet": "AlexNet",
           "vgg19": "VGG-19"}  # fmt: skip
+_TITLES = {"all-reduce-algorithms": "All-reduce algorithms", "teacher-student": "Teacher and student"}
 
 
 def _title(name: str) -> str:
@@ -297,7 +298,20 @@ def _title(name: str) -> str:
     ('Asynchronous SGD', 'Gorila and Ape-X')
     """
     first, *others = name.split("-")
-    return " ".join([_SPELT.get(first, first.capitalize()), *(_SPELT.get(word, word) for word in others)])
+    return _TITLES.get(name) or " ".join(
+        [_SPELT.get(first, first.capitalize()), *(_SPELT.get(word, word) for word in others)]
+    )
+
+
+def _sentence(note: str) -> str:
+    """Return a note as a sentence.
+
+    >>> _sentence("the nodes share two cores"), _sentence("tf_mirrored: it failed.")
+    ('The nodes share two cores.', 'tf_mirrored: it failed.')
+    """
+    text = " ".join(note.split())
+    start = text[:1].upper() if text.split(" ")[0].isalpha() else text[:1]
+    return start + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _words(key: str) -> str:

@@ -152,9 +152,9 @@ def test_values_and_tables_of_made_up_results() -> None:
     wrong, keras = blocks["One thing wrong at a time"].table, blocks["The usual mistakes with Keras"].table
     assert wrong is not None
     assert keras is not None
-    assert {row[0]: row[3] for row in wrong.rows}["rate 0.001"] == "-60.0"
-    assert keras.rows[0][2:] == ["10.00 ± 0.35 %", "-30.0"]
-    assert keras.rows[3][2:] == ["10.00 ± 0.00 %", "-30.0"]
+    assert {row[0]: row[3] for row in wrong.rows}["rate 0.001"] == "−60.0"
+    assert keras.rows[0][2:] == ["10.00 ± 0.35 %", "−30.0"]
+    assert keras.rows[3][2:] == ["10.00 ± 0.00 %", "−30.0"]
     assert keras.rows[1][2:] == ["40.00 %", "+0.0"]  # EfficientNet-Lite0, less its own setting without the mistake
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
 from chronograd.job import Augmentation, Job
+from chronograd.units import signed as minus
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Curves, Trained, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
@@ -399,7 +400,7 @@ def _published(results: Results) -> Table:
         ["larger M ends with the higher accuracy", f"{last} over {first}: {gain:%}",
          _yes(gain.mean > 0) if gain.is_seen else "not significant"],
         ["larger M reaches a given accuracy in fewer updates", fewer[1], fewer[0]],
-        [f"ResNet-44 gains +{low:g} to +{high:g} percentage points *", f"{100 * gain.mean:+.2f} percentage points",
+        [f"ResNet-44 gains +{low:g} to +{high:g} percentage points *", minus(f"{100 * gain.mean:+.2f} percentage points"),
          _yes(low <= 100 * gain.mean <= high) if gain.is_seen else "not significant"],
     ]  # fmt: skip
     return listed(["published", "here", "agrees"], body, 3, ["* recalled; we do not have the paper's figures by M"])

@@ -14,6 +14,7 @@ from chronograd.answer import Table
 from chronograd.figure import Figure, Lines
 from chronograd.job import Augmentation, Job
 from chronograd.units import number
+from chronograd.units import signed as minus
 from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, distinct, ends, grouped, matching, mean, processor_s, spread
@@ -176,7 +177,7 @@ def blocks(results: Results) -> dict[str, Block]:
     networks = distinct(results.rows["runs"], "network")
     why: dict[str, Any] = {
         "network": "network", "without cutout": "without", "test loss less training loss": ("gap", "{:.2f}".format),
-        "gain of cutout, percentage points": ("gain", "{:+.2f}".format),
+        "gain of cutout, percentage points": ("gain", lambda gain: minus(f"{gain:+.2f}")),
     }  # fmt: skip
     return {
         "Before and after": Block(figure=pictures_shown(results)),
@@ -204,7 +205,7 @@ def _published(results: Results, networks: Sequence[str]) -> Table:
         errors[f"{network} (here)"] = (100 * (1 - accuracy["plain"].mean), 100 * (1 - accuracy["cutout"].mean))
     return listed(
         ["network", "test error without, %", "with cutout, %", "gain, percentage points"],
-        [[name, f"{a:.2f}", f"{b:.2f}", f"{round(a - b, 6):+.2f}"] for name, (a, b) in errors.items()],
+        [[name, f"{a:.2f}", f"{b:.2f}", minus(f"{round(a - b, 6):+.2f}")] for name, (a, b) in errors.items()],
     )
 
 

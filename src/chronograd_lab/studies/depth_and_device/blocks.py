@@ -11,6 +11,7 @@ from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.forecast.curves import FAMILIES
 from chronograd.units import number, percent
+from chronograd.units import signed as minus
 from chronograd.words import signed_percent
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import distinct, grouped, matching, mean, shown
@@ -110,7 +111,7 @@ def inside(rows: Sequence[Row], low: str = "low", high: str = "high") -> str:
 
 
 def _slope(slope: Sequence[float]) -> str:
-    return "{:+.2f} ({:+.2f} to {:+.2f})".format(*slope)
+    return "{} ({} to {})".format(*(minus(f"{value:+.2f}") for value in slope))
 
 
 def _rule(rule: str) -> str:

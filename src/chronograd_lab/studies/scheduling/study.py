@@ -20,6 +20,7 @@ from chronograd.schedule.jobs import ScheduledJob
 from chronograd.schedule.policies import names, policy
 from chronograd.schedule.timelines import timeline
 from chronograd.units import seconds, whole_percent
+from chronograd.units import signed as minus
 from chronograd_lab.common.published_runs import measured_folder
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, grouped, matching
@@ -170,7 +171,7 @@ def _real(rows: Sequence[Row]) -> Block:
             panels.append(replace(lanes, x_label=f"{place}, {own[0]['policy']}, {which}: {lanes.x_label}"))
     columns: dict[str, Any] = {
         "place": "place", "policy": "policy", "job": "name", "measured": ("measured_s", seconds), "simulated": ("simulated_s", seconds),
-        "error": lambda row: f"{100 * row['error']:+.0f} %", "restarts": "restarts",
+        "error": lambda row: minus(f"{100 * row['error']:+.0f} %"), "restarts": "restarts",
         "weights of a plain run": lambda row: {None: "resized", True: "equal", False: "different"}[row["same_weights"]],
     }  # fmt: skip
     return Block(table(rows, columns, text=3), Figure(panels))

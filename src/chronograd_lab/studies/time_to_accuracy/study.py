@@ -18,6 +18,7 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, changed
 from chronograd.predict.speed import SpeedModel
 from chronograd.units import seconds
+from chronograd.units import signed as minus
 from chronograd.words import how_many
 from chronograd_lab.common.arms import job_of
 from chronograd_lab.common.published_runs import RESNET50_EPOCHS_TO_92, RESNET50_REAL_EPOCHS_TO_92
@@ -254,7 +255,7 @@ def _speeds(rows: Mapping[str, list[Row]]) -> Block:
 
 
 def _percents(error: float | None) -> str:
-    return shown(error, lambda share: f"{100 * share:+.0f} %", "")
+    return shown(error, lambda share: minus(f"{100 * share:+.0f} %"), "")
 
 
 def _times_here(rows: Mapping[str, list[Row]]) -> Figure:

@@ -7,6 +7,7 @@ transferable are features in deep neural networks?, arXiv 1411.1792; the schedul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -225,7 +226,7 @@ def standard_error(accuracy: float, num_images: int) -> float:
     >>> f"{standard_error(0.9, 900):.2f}"
     '1.00'
     """
-    return 100 * (accuracy * (1 - accuracy) / num_images) ** 0.5
+    return 100 * math.sqrt(accuracy * (1 - accuracy) / num_images)
 
 
 def values(results: Results) -> dict[str, Any]:
@@ -312,7 +313,7 @@ def _by_rate(results: Results, found: Sequence[Row], mode: str) -> Block:
 
 
 def lowest_rate(case: Row) -> float:
-    return min(row["rate"] for row in matching(case["rows"], mode=FINE))
+    return min(float(row["rate"]) for row in matching(case["rows"], mode=FINE))
 
 
 def _at_lowest_rate(results: Results, case: Row) -> list[tuple[float, float]]:
