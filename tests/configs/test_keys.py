@@ -130,6 +130,33 @@ def test_text_model_of_a_model_with_images() -> None:
     assert any("only the text model" in note for note in model.notes)
 
 
+def test_gemma_3_leaves_out_sizes_of_its_class() -> None:
+    """The published totals of 4B and 27B, less the vision tower and the projector, which have 419,816,304 and 423,060,336 parameters."""
+    smaller = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34}
+    larger = {"model_type": "gemma3_text", "hidden_size": 5376, "intermediate_size": 21_504, "num_hidden_layers": 62,
+              "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128}  # fmt: skip
+    for text, total in ((smaller, 4_300_079_472 - 419_816_304), (larger, 27_432_406_640 - 423_060_336)):
+        model = describe({"model_type": "gemma3", "text_config": {**text, "sliding_window": 1024}}, "config.json")
+        assert sum(params_by_kind(model).values()) == total
+    assert (
+        "num_key_value_heads is missing"
+        in refused({key: value for key, value in FILES["gemma2"].items() if key != "num_key_value_heads"}).message
+    )
+
+
+def test_keys_of_real_files_that_change_nothing() -> None:
+    """The keys of microsoft/Phi-4-mini-instruct and HuggingFaceTB/SmolLM2-135M, with their published numbers of parameters."""
+    phi = {"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32, "vocab_size": 200_064,
+           "num_attention_heads": 24, "num_key_value_heads": 8, "max_position_embeddings": 131_072, "sliding_window": 262_144,
+           "tie_word_embeddings": True, "full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False, "mlp_bias": False}  # fmt: skip
+    assert sum(params_by_kind(describe(phi, "config.json")).values()) == 3_836_021_760
+    refused({**phi, "lm_head_bias": True}, "lm_head_bias is true")
+    smollm = {"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49_152,
+              "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+              "is_llama_config": True, "rope_interleaved": False}  # fmt: skip
+    assert sum(params_by_kind(describe(smollm, "config.json")).values()) == 134_515_008
+
+
 def test_changes_replace_keys() -> None:
     assert len(describe(LLAMA, "config.json", {"num_hidden_layers": 2}).groups[0].places) == 2
     before = copy.deepcopy(LLAMA)

@@ -26,7 +26,7 @@ _WITHOUT_SIZES = re.compile(
     r"|\w*dropout\w*|\w*_pdrop|layerdrop|(\w+_)?init(ializer)?_(range|std|factor|device|config)|seq_aux|\w*aux_loss\w*|problem_type"
     # Functions without parameters: activations, scales, rotary positions, choice of experts.
     r"|(hidden|mlp_hidden|dense|feed_forward)_act|activation_function|hidden_activation|\w*_eps(ilon)?|\w*softcap(ping)?"
-    r"|rope_\w+|rotary_(pct|emb_base|dim)|partial_rotary_factor|original_max_position_embeddings|initial_context_length"
+    r"|rope_\w+|full_attn_mod|interpolate_factor|is_llama_config|rotary_(pct|emb_base|dim)|partial_rotary_factor|original_max_position_embeddings|initial_context_length"
     r"|norm_topk_prob|routed_scaling_factor|scoring_func|topk_method|topk_group|n_group|swiglu_limit|router_jitter_noise"
     r"|logit_scale|query_pre_attn_scalar|scale_attn\w*|reorder_and_upcast_attn|summary_\w+|use_parallel_residual|use_bidirectional_attention"
 )

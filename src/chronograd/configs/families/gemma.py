@@ -16,11 +16,10 @@ _USUAL = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_
 
 
 def read(keys: Keys) -> ModelDescription:
-    width, layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
-    usual = _USUAL if keys.family == "gemma3_text" else {}
-    heads = keys.size("num_attention_heads", usual.get("num_attention_heads", -1))
-    kv_heads = keys.size("num_key_value_heads", usual.get("num_key_value_heads", -1))
-    keys.share("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+    if keys.family == "gemma3_text":
+        keys.data = {**keys.data, **{name: size for name, size in _USUAL.items() if keys.data.get(name) is None}}
+    keys.size("num_key_value_heads")  # required: the class of Gemma 2 has another default than the number of heads
+    width, layers, (heads, kv_heads) = keys.size("hidden_size"), keys.layers("num_hidden_layers"), keys.heads()
     head_size, bias = keys.size("head_dim", 256), keys.flag("attention_bias")
     window = keys.optional(default=4096) if keys.family != "gemma" else None
     keys.skip("sliding_window_size")  # an older name of the same size
@@ -35,5 +34,4 @@ def read(keys: Keys) -> ModelDescription:
         return before if keys.family == "gemma" else (*before, norm("attention_out"), norm("feed_forward_out"))
 
     parts = [layer(own) for own in windows(keys, layers, kinds, window)]
-    length = keys.size("max_position_embeddings", usual.get("max_position_embeddings", -1))
-    return decoder(keys, width, parts, length=length, is_tied=True)
+    return decoder(keys, width, parts, length=keys.size("max_position_embeddings"), is_tied=True)

@@ -51,6 +51,8 @@ def read(keys: Keys) -> ModelDescription:
     bias = keys.flag("attention_bias")
     if bias and own.has_bias != "key":
         keys.is_off("attention_bias")
+    for name in () if keys.family == "llama" else ("mlp_bias", "lm_head_bias"):
+        keys.is_off(name)
     attention = AttentionPart(
         "attention", heads, kv_heads, head_size, bias or own.has_bias == "inputs", bias, head_norms=own.head_norms
     )
