@@ -161,6 +161,17 @@ def test_separate_operators_store_their_inputs(training: dict[str, Any], large: 
     assert layer_bytes(one) == 1024 * expected + statistics
 
 
+@pytest.mark.parametrize("on", ["all", "attention", "query-value", "feed-forward"])
+def test_adapters_store_no_more_than_full_training(on: str) -> None:
+    """Fused kernels make no copies: with adapters on all matrices, the inputs of the first matrices are stored as in full training."""
+    whole = layer_bytes(setting("llama-3-8b", length=1024))
+    adapted = layer_bytes(setting("llama-3-8b", length=1024, large={"adapter_rank": 8, "adapter_on": on}))
+    inputs = {"all": 2, "attention": 1, "query-value": 1, "feed-forward": 1}[on]
+    assert adapted == whole - (2 - inputs) * 1024 * 2 * W
+    eager = {"adapter_rank": 8, "adapter_on": on, "kernels": "eager"}
+    assert adapted < layer_bytes(setting("llama-3-8b", length=1024, large=eager))
+
+
 def test_memory_agrees_with_runs_of_transformers_on_an_h200() -> None:
     path = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu" / "large" / "measured-h200.json"
     measured = {row["case"]: row for row in json.loads(path.read_text())["rows"]}

@@ -34,6 +34,13 @@ STATISTICS = 4  # bytes of a number that norms and fused attention keep in fp32
 PASSING_RESIDUALS, PASSING_WEIGHTS = 4, 2
 # Bytes of a logit at the peak of the loss in separate operators: log-softmax, its gradient and that of the likelihood, in fp32.
 EAGER_LOGIT = 12
+# Parts of a layer with adapters, for each value of `large.adapter_on`.
+ADAPTS = {
+    "all": ("attention", "feed-forward"),
+    "query-value": ("attention",),
+    "attention": ("attention",),
+    "feed-forward": ("feed-forward",),
+}
 ROUTED = 3  # numbers of 4 bytes per token and expert of the router: logits, probabilities, map
 
 
@@ -101,23 +108,22 @@ def _of_norm(setting: LargeSetting, part: NormPart) -> Amount:
 def _inputs(setting: LargeSetting, part: AttentionPart | LatentAttentionPart | FeedForwardPart) -> Amount:
     """Return the bytes of the inputs of a part's first matrices.
 
-    They are stored for the gradients of the matrices: once in all, or a cast for each matrix. A frozen matrix needs none, but its
-    adapter stores a copy, in fp32 or as autocast casts it.
+    They are stored for the gradients of the matrices, once in all. A frozen matrix needs none. In separate operators each matrix stores
+    its own cast, and each adapter its own copy, in fp32 or as autocast casts it.
     """
     options = setting.options
     tokens, width = setting.tokens / setting.norm_share, setting.model.width
-    if not options.adapter_rank:
+    own = "feed-forward" if isinstance(part, FeedForwardPart) else "attention"
+    if options.adapter_rank and own not in ADAPTS[options.adapter_on]:
+        return 0.0
+    if not (options.adapter_rank and is_eager(setting)):
         first = (
             (1 + part.is_gated) if isinstance(part, FeedForwardPart) else 1 if setting.model.family in ONE_MATRIX else 3
         )
         return first * tokens * width * element_bytes(setting) if casts_weights(setting) else residual_bytes(setting)
-    is_autocast = is_eager(setting) and not setting.training.is_pure
-    copied = element_bytes(setting) if is_autocast else ADAPTER
+    copied = ADAPTER if setting.training.is_pure else element_bytes(setting)
     if isinstance(part, FeedForwardPart):
-        inputs = (1 + part.is_gated) * width + part.size / setting.layout.tensor
-        return tokens * inputs * copied if options.adapter_on in ("all", "feed-forward") else 0.0
-    if options.adapter_on == "feed-forward":
-        return 0.0
+        return tokens * ((1 + part.is_gated) * width + part.size / setting.layout.tensor) * copied
     if options.adapter_on == "query-value":
         return tokens * 2 * width * copied
     size = part.head_size if isinstance(part, AttentionPart) else part.value_size
