@@ -101,6 +101,7 @@ def test_pipeline_stores_micro_batches_of_the_stages_after_it() -> None:
         {"large": {"offload": "optimizer"}},
         {"large": {"adapter_rank": 8}},
         {"large": {"adapter_rank": 8, "base_bits": 4}},
+        {"large": {"adapter_rank": 8, "offload": "all"}},
         {"zero_stage": 1},
         {"zero_stage": 3},
         {"layout": {"tensor": 8}},
@@ -112,6 +113,19 @@ def test_each_remedy_saves(change: dict[str, Any]) -> None:
         max(one.used_bytes for one in memory_of(setting("llama-3-8b", **{**usual, **more}))) for more in ({}, change)
     )
     assert after < before
+
+
+def test_offload_leaves_the_layers_at_work_on_the_device() -> None:
+    """The embedding, the head and the last norm stay in bf16, with three layers and the gradients of one; with LoRA two layers."""
+    outside, layer = 2 * 128_256 * 4096 + 4096, 218_112_000
+    for adapters, expected in (
+        ({}, 2 * (3 * layer + outside) + 4 * layer),
+        ({"adapter_rank": 8}, 2 * (2 * layer + outside)),
+    ):
+        one = setting("llama-3-8b", length=512, large={"offload": "all", **adapters})
+        states = states_of(one, one.stages[0])
+        assert (states.parameters, states.gradients, states.optimizer) == (0, 0, 0)
+        assert states.gathered == expected
 
 
 def test_full_recomputation_stores_the_input_of_each_layer() -> None:

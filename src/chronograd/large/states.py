@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,11 +32,26 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
 
     Mixed precision stores parameters in half precision, gradients in fp32, a copy of the parameters in fp32 and the optimizer's
     numbers. With sharded parameters the copy is the only one, and the layers at work are gathered in half precision. A plain loop
-    under autocast has parameters in fp32 alone, and casts of all that it multiplies.
+    under autocast has parameters in fp32 alone, and casts of all that it multiplies. The host may store some of them, but the layers at
+    work are on the rank.
     """
-    share, training, options = share_of_stage(setting, stage), setting.training, setting.options
+    found = _all_states(setting, stage)
+    parameters, gradients, optimizer = {"none": (1, 1, 1), "optimizer": (1, 1, 0), "all": (0, 0, 0)}[
+        setting.options.offload
+    ]
+    return replace(
+        found,
+        parameters=found.parameters * parameters,
+        gradients=found.gradients * gradients,
+        optimizer=found.optimizer * optimizer,
+    )
+
+
+def _all_states(setting: LargeSetting, stage: Stage | StageGrid) -> States:
+    """Return the states with those that the host stores."""
+    share, training = share_of_stage(setting, stage), setting.training
     outside, layer = outside_of(setting, stage).params, _largest_layer(setting, stage)
-    if options.adapter_rank:
+    if setting.options.adapter_rank:
         return _frozen(setting, share, outside, layer)
     half, master, gradient, moments = _bytes_of_parameter(setting)
     stage_of_zero = training.zero_stage
@@ -46,10 +61,10 @@ def states_of(setting: LargeSetting, stage: Stage | StageGrid) -> States:
         found[0] += params * (max(half, master) if is_single else half) / (ranks if stage_of_zero == 3 else 1)
         found[1] += params * gradient / (ranks if stage_of_zero >= 2 else 1)
         found[2] += params * (moments + (0 if is_single else master)) / (ranks if stage_of_zero >= 1 else 1)
-    gathered = half * (3 * layer + outside) + gradient * layer if stage_of_zero == 3 else 0.0
-    saved = {"none": (1, 1, 1), "optimizer": (1, 1, 0), "all": (0, 0, 0)}[options.offload]
+    is_gathered = stage_of_zero == 3 or setting.options.offload == "all"
+    gathered = half * (3 * layer + outside) + gradient * layer if is_gathered else 0.0
     casts = half * (share.params - _never_cast(setting, stage)) if casts_weights(setting) else 0.0
-    return States(found[0] * saved[0], found[1] * saved[1], found[2] * saved[2], gathered, casts)
+    return States(found[0], found[1], found[2], gathered, casts)
 
 
 def _never_cast(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
@@ -102,4 +117,5 @@ def _frozen(setting: LargeSetting, share: Share, outside: Amount, layer: Amount)
     base = ((share.params - outside) * each + outside * 2) / ranks
     adapters = share.adapters * ADAPTER / ranks
     casts = share.adapters * 2 if is_eager(setting) and not setting.training.is_pure else 0.0
-    return States(base + adapters, adapters, 2 * adapters, (ranks > 1) * 2 * (layer * each + outside), casts)
+    is_gathered = (ranks > 1) | (setting.options.offload == "all")
+    return States(base + adapters, adapters, 2 * adapters, is_gathered * 2 * (layer * each + outside), casts)

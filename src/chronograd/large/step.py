@@ -169,7 +169,8 @@ def _offload_s(setting: LargeSetting, share: Share, rates: Rates, work_s: float)
     )
     if offload == "optimizer":
         return moved
-    fetched_s: float = 2 * setting.micro_batches * share.params * element_bytes(setting) / bandwidth
+    each = element_bytes(setting) * setting.options.base_bits / 16
+    fetched_s: float = 2 * setting.micro_batches * share.params * each / bandwidth
     return moved + max(fetched_s - work_s, 0.0)
 
 
