@@ -13,7 +13,7 @@ from tests.configs.examples import packaged_data
 
 import chronograd
 from chronograd.cli.main import main
-from chronograd.configs.find import packaged
+from chronograd.configs.find import find, packaged
 from chronograd.errors import InputError
 
 MOST_SECONDS, MOST_BYTES = 5, 2**30
@@ -45,6 +45,23 @@ def test_file_folder_and_name_have_the_same_counts(model: Path, capsys: pytest.C
         one.pop("network")
     assert found[0] == found[1] == found[2]
     assert found[0]["params"] == 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("Llama-3-8B", "llama-3-8b"), ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"), ("Meta-Llama-3-8B", "llama-3-8b"),
+        ("qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"), ("deepseek-ai/DeepSeek-R1", "deepseek-r1"), ("DeepSeek-V3", "deepseek-v3"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"), ("Llama-2-7b-hf", "llama-2-7b"), ("GPT2", "gpt2"),
+    ],
+)  # fmt: skip
+def test_names_of_hugging_face_are_read(
+    spelling: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find(spelling) == packaged()[name]
+    (tmp_path / spelling).mkdir(parents=True)
+    assert find(spelling) is None, "a folder of this name wins"
 
 
 def test_first_lines_state_the_assumptions(capsys: pytest.CaptureFixture[str]) -> None:

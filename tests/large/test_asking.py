@@ -20,6 +20,11 @@ def of(*words: str, place: str | None = "8xh100", micro_batch: int | None = None
     return ask_large("llama-3-8b", words, short, place, micro_batch)
 
 
+def test_job_has_the_packaged_name() -> None:
+    for spelling in ("llama-3-8b", "Llama-3-8B", "meta-llama/Meta-Llama-3-8B"):
+        assert ask_large(spelling, place="8xh100").setting.job.network.name == "llama-3-8b"
+
+
 def test_usual_values() -> None:
     setting = of().setting
     job, training = setting.job, setting.training

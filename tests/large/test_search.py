@@ -166,7 +166,7 @@ def test_answer_for_experts_states_its_assumptions(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["resnet50", "--layouts"], "--layouts applies to large models only, and resnet50 is an ordinary network"),
+        (["resnet50", "--layouts"], "--layouts applies to large models only, and resnet50 is not one of them"),
         (["resnet50", "--tensor", "2"], "--tensor applies to large models only"),
         (["llama-3-8b", "--on", "8xh100"], "or --layouts for the best layout alone"),
         (["llama-3-8b", "--layouts"], "on which devices does llama-3-8b train?"),

@@ -1,7 +1,11 @@
-"""Files of large models: a `config.json`, a folder that holds one, `hf:NAME` in the cache of Hugging Face, or a packaged name."""
+"""Files of large models: a `config.json`, a folder that holds one, `hf:NAME` in the cache of Hugging Face, or a packaged name.
+
+Packaged names have other spellings: in capitals, and as on Hugging Face.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -17,6 +21,7 @@ FILE = "config.json"
 HUB = "hf:"
 # The longest files have a label per class; 1,000 labels take 100 kB.
 MAX_BYTES = 4_000_000
+_REPOSITORY = re.compile(r"huggingface\.co/([\w.-]+/[\w.-]+)")
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
@@ -27,6 +32,24 @@ def packaged() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
+@cache
+def _spellings() -> dict[str, str]:
+    """Return the packaged name of each spelling in lower case: its own, and those of its repository in `sources.csv`."""
+    with (packaged()["gpt2"].parent / "sources.csv").open(encoding="utf-8", newline="") as file:
+        sources = [(row["name"], _REPOSITORY.search(row["source"].lower())) for row in csv.DictReader(file)]
+    found = {spelling: name for name, match in sources if match for spelling in (match[1], match[1].partition("/")[2])}
+    return found | {name: name for name in packaged()}
+
+
+def packaged_name(reference: str) -> str:
+    """Return the packaged name that a spelling such as `meta-llama/Meta-Llama-3-8B` means; any other reference unchanged.
+
+    >>> packaged_name("Llama-3-8B"), packaged_name("meta-llama/Meta-Llama-3-8B"), packaged_name("my/config.json")
+    ('llama-3-8b', 'llama-3-8b', 'my/config.json')
+    """
+    return reference if os.path.exists(reference) else _spellings().get(reference.lower(), reference)
+
+
 def find(reference: str | os.PathLike[str]) -> Path | None:
     """Return the file that a reference names; None if it names something else, such as a trace or a network of code.
 
@@ -35,8 +58,8 @@ def find(reference: str | os.PathLike[str]) -> Path | None:
     text = os.fspath(reference)
     if text.startswith(HUB):
         return _cached(text.removeprefix(HUB))
-    if text in packaged():
-        return packaged()[text]
+    if (path := packaged().get(text) or packaged().get(packaged_name(text))) is not None:
+        return path
     path = Path(text)
     try:
         if path.is_dir():

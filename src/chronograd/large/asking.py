@@ -136,7 +136,7 @@ def _stated(what: str | os.PathLike[str] | Job) -> dict[str, Any]:
     """Return the fields that a job states, or a job of a named model with nothing else."""
     if isinstance(what, Job):
         return jobs.resolved(what)
-    return jobs.plain(Path(what)) if _is_job_file(what) else {"network": {"name": os.fspath(what)}}
+    return jobs.plain(Path(what)) if _is_job_file(what) else {"network": {"name": find.packaged_name(os.fspath(what))}}
 
 
 def _of_options(short: Mapping[str, Any], fields: Sequence[str]) -> list[str]:

@@ -60,8 +60,8 @@ class LargeRequest(Request):
         """Raise InputError if an option of large models is given for an ordinary network."""
         for option in self.of_large():
             raise InputError(
-                f"{spelled(option)} applies to large models only, and {name} is an ordinary network",
-                "leave it out; `chronograd count --list` lists large models",
+                f"{spelled(option)} applies to large models only, and {name} is not one of them",
+                "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
             )
 
     def asked_large(
@@ -149,7 +149,7 @@ class LargeTraining(LargeRequest):
         for option in ("tokens", "epochs", "tokens_per_epoch", "target_loss"):
             if getattr(self, option) is not None:
                 raise InputError(
-                    f"{spelled(option)} applies to large models only, and {name} is an ordinary network",
+                    f"{spelled(option)} applies to large models only, and {name} is not one of them",
                     "state training.epochs=N for an ordinary network",
                 )
 

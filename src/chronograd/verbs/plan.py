@@ -283,8 +283,8 @@ class Plan(_Search, LargeTraining):
         for option, value in {"layouts": self.layouts, "storage": self.storage}.items():
             if value:
                 raise InputError(
-                    f"--{option} applies to large models only, and {name} is an ordinary network",
-                    "leave it out; `chronograd count --list` lists large models",
+                    f"--{option} applies to large models only, and {name} is not one of them",
+                    "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
                 )
 
     def answer(
@@ -333,8 +333,8 @@ class Plan(_Search, LargeTraining):
 
         if not is_large(self.job, self.overrides):
             raise InputError(
-                f"--layouts applies to large models only, and {self.job} is an ordinary network",
-                "leave it out; `chronograd count --list` lists large models",
+                f"--layouts applies to large models only, and {self.job} is not one of them",
+                "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
             )
         if len(self.on) > 1:
             raise InputError(
