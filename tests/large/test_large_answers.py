@@ -137,6 +137,8 @@ def test_a_saved_job_has_the_same_prediction(tmp_path: Path, capsys: pytest.Capt
         ("36.9% mfu", "as expected"),
         ("0.369 MFU", "as expected"),
         ("36.9 mfu", "as expected"),
+        ("365 TFLOP/s/GPU", "as expected"),
+        ("365 tflops", "as expected"),
         ("900 tokens/s/gpu", "slow"),
         ("12 s/step", "slow"),
         ("20% mfu", "slow"),
@@ -163,7 +165,23 @@ def test_settings_that_explain_a_figure(capsys: pytest.CaptureFixture[str]) -> N
     assert "Plain attention comes nearest: 6,899 tokens/s" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("figure", ["0% mfu", "9 apples", "0 tokens/s"])
+@pytest.mark.parametrize(
+    ("figure", "words"), [("9500 tokens/s", "The stated setting explains it."), ("50% mfu", "None of the settings")]
+)
+def test_explanations_are_only_near_settings(figure: str, words: str) -> None:
+    answer = chronograd.judge("llama-3-8b", figure, on="8xh100", fsdp=True)
+    assert answer.sections[1].takeaway.startswith(words)
+
+
+def test_tera_flops_are_those_of_one_device_and_of_the_model() -> None:
+    judged = chronograd.judge("llama-3-8b", "494.7 TFLOP/s/gpu", on="8xh100", fsdp=True).result
+    assert judged.mfu == pytest.approx(494.7 / 989.4, abs=1e-3)
+
+
+@pytest.mark.parametrize("figure", ["0% mfu", "9 apples", "0 tokens/s", "0 TFLOPS", "11200", "11,200.5"])
 def test_figures_that_are_none(figure: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number alone is refused. Samples per second, its usual meaning, would multiply it by the 8,192 tokens of a sequence."""
     assert main(["judge", "llama-3-8b", "--on", "8xh100", figure]) == 2
-    assert figure in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert figure in error
+    assert "11200 tokens/s/gpu" in error

@@ -19,6 +19,9 @@ from chronograd.units import chance, percent, quantity, seconds, whole_percent
 from chronograd.words import interval, is_inside
 
 _MFU = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*mfu\s*", re.IGNORECASE)
+_TFLOPS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*tflops?(/s)?(/(gpu|device|rank))?\s*", re.IGNORECASE)
+_ALONE = re.compile(r"[\s\d.,_]*")
+_HINT = "write it as 11200 tokens/s/gpu, 90000 tokens/s, 7.2 s/step, 450 TFLOP/s/gpu or 45% mfu"
 _OVERLAP = "no overlap of the exchange"
 
 
@@ -90,13 +93,20 @@ def judge_large(figure: str, asked: AskedLarge) -> Answer[JudgedLarge]:
 def _step_s(figure: str, prediction: LargePrediction) -> float:
     """Return the seconds of a step that a figure states. Raises InputError."""
     setting = prediction.setting
-    match = _MFU.fullmatch(figure)
-    if match is None:
-        rate = parse(figure).samples_per_s(setting.training.batch, setting.ranks, setting.sequence)
+    if match := _MFU.fullmatch(figure):
+        mfu = float(match[1]) / (100 if match[2] or float(match[1]) > 1 else 1)
+    elif match := _TFLOPS.fullmatch(figure):
+        mfu = float(match[1]) * 1e12 * setting.ranks / prediction.peak_flops_per_s
+    elif _ALONE.fullmatch(figure):
+        raise InputError(f"{figure!r} has no unit", _HINT)
+    else:
+        try:
+            rate = parse(figure).samples_per_s(setting.training.batch, setting.ranks, setting.sequence)
+        except InputError as error:
+            raise InputError(error.message, _HINT) from None
         return setting.training.batch / rate
-    mfu = float(match[1]) / (100 if match[2] or float(match[1]) > 1 else 1)
     if not 0 < mfu < math.inf:
-        raise InputError(f"{figure!r} is not a utilisation above 0", "write it as 45% mfu")
+        raise InputError(f"{figure!r} is not above 0", _HINT)
     return prediction.step.step_s * prediction.mfu / mfu
 
 
@@ -115,6 +125,7 @@ def _others(prediction: LargePrediction, rate: float) -> list[OtherSetting]:
             if kind != options.recompute
         ),
         *((f"{kind} attention", f"large.attention={kind}") for kind in ("fused", "plain") if kind != options.attention),
+        *((f"{kind} kernels", f"large.kernels={kind}") for kind in ("fused", "eager") if kind != options.kernels),
         (f"micro-batch {2 * setting.micro_batch}", f"training.batch={2 * batch}"),
         *([(f"micro-batch {half}", f"training.batch={batch * half // setting.micro_batch}")] if half else []),
     ]
@@ -161,9 +172,12 @@ def _explanations(judged: JudgedLarge) -> Section:
         Column("yours is", "of_expected", format=whole_percent),
         Column("field", lambda one: " ".join(one.changes)),
     )
-    nearest = judged.others[0] if judged.others else None
-    if nearest is None or abs(math.log(nearest.of_expected)) >= abs(math.log(judged.of_expected)):
-        takeaway = "None of the settings that we tried is nearer to this figure than the stated one."
+    nearest, expected = judged.others[0] if judged.others else None, judged.expected
+    reach = (expected.high or math.inf) / (expected.value or 1.0)  # the interval of each setting is about as wide
+    if judged.verdict == "as expected":
+        takeaway = "The stated setting explains it. The others are predicted as follows."
+    elif nearest is None or not 1 / reach <= nearest.of_expected <= reach:
+        takeaway = "None of the settings that we tried explains it."
     else:
         takeaway = (
             f"{nearest.words[0].upper()}{nearest.words[1:]} comes nearest: {quantity(nearest.tokens_per_s, 'token/s')}, and this "
