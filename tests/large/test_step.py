@@ -24,7 +24,7 @@ from chronograd.large.limits import check
 from chronograd.large.rates import Rates, product_share
 from chronograd.large.setting import LargeSetting
 from chronograd.large.software import Software
-from chronograd.large.step import StepTime, pipelined, step_of
+from chronograd.large.step import StepTime, least_flops, pipelined, step_of
 from chronograd.predict.collectives import Topology
 from chronograd_lab.common.large_runs import timed
 
@@ -192,6 +192,14 @@ class TestStep:
         assert step.model_flops == 4 * 2048 * (6 * matrices + 12 * 32 * 4096 * 2048)
         mfu = step.model_flops / (step.step_s * device("h100").peak("bf16"))
         assert 0.35 < mfu < 0.65
+
+    def test_windows_limit_the_work_that_mfu_counts(self) -> None:
+        """Every pair of positions would give an MFU above 70 % here, and above 100 % in longer sequences."""
+        setting = setting_of("mistral-7b", 32_768)
+        matrices = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 4096 * 32_000
+        assert step_of(setting).model_flops == 32_768 * (6 * matrices + 12 * 32 * 4096 * 4096)
+        pairs = 4096 * 4097 // 2 + (32_768 - 4096) * 4096
+        assert least_flops(setting) == 32_768 * 6 * matrices + 12 * 32 * 4096 * pairs
 
     def test_671_billion_parameters_on_1024_ranks(self) -> None:
         setting = deepseek()

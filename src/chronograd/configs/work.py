@@ -27,8 +27,14 @@ def params_by_kind(model: ModelDescription, *, active: bool = False) -> dict[str
     return dict(found)
 
 
-def macs_by_kind(model: ModelDescription, length: Length, *, causal: bool = False) -> dict[str, Length]:
-    """Return the multiply-adds of the forward pass of one sequence, by kind of tensor, and those of SCORES."""
+def macs_by_kind(
+    model: ModelDescription, length: Length, *, causal: bool = False, windows: bool = False
+) -> dict[str, Length]:
+    """Return the multiply-adds of the forward pass of one sequence, by kind of tensor, and those of SCORES.
+
+    Args:
+        windows: dense attention multiplies a position only with those of a full window.
+    """
     uses = {"token": length, "patch": length - 1, "sequence": length * 0 + 1}
     found: dict[str, Length] = defaultdict(lambda: length * 0)
     for tensor, copies in model.counted():
@@ -36,7 +42,7 @@ def macs_by_kind(model: ModelDescription, length: Length, *, causal: bool = Fals
             found[tensor.kind] += copies * tensor.macs * uses[tensor.use]
     for group, part in model.parts():
         if isinstance(part, ScoringPart):
-            pairs = pairs_of(part, length) if causal else length * length
+            pairs = pairs_of(part, length) if causal else length * _least(length, part.window if windows else None)
             found[SCORES] += len(group.places) * part.pair_macs * pairs
         elif isinstance(part, MambaPart):
             found["state space"] += len(group.places) * part.state_macs * length

@@ -67,7 +67,7 @@ def judge_large(figure: str, asked: AskedLarge) -> Answer[JudgedLarge]:
     verdict: Verdict = "as expected" if is_expected else "slow" if ratio < 1 else "suspicious"
     judged = JudgedLarge(
         figure,
-        "impossible" if mfu > 1 else verdict,
+        "impossible" if step_s < prediction.least_step_s else verdict,
         rate,
         step_s,
         mfu,

@@ -16,7 +16,7 @@ from chronograd.job import resolved
 from chronograd.large.asking import AskedLarge, with_changes
 from chronograd.large.memory import StageMemory, memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
-from chronograd.large.step import StepTime, step_of
+from chronograd.large.step import StepTime, least_flops, step_of
 from chronograd.large.tokens import STATED, TrainingTokens, billions
 from chronograd.predict.prediction import likely_by, price_of
 from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, Provenance, Quantity, Record, RecordedCluster
@@ -72,6 +72,16 @@ class LargePrediction:
         return self.setting.ranks * self.device.peak(self.setting.training.precision)
 
     @property
+    def least_step_s(self) -> float:
+        """Return the seconds of a step at the peak of all devices, that of fp8 if the job uses it."""
+        peak = (
+            self.device.peak_8bit_ops_per_s["fp8"]
+            if self.setting.options.fp8
+            else self.peak_flops_per_s / self.setting.ranks
+        )
+        return least_flops(self.setting) / (peak * self.setting.ranks)
+
+    @property
     def mfu(self) -> float:
         return self.step.model_flops / self.step.step_s / self.peak_flops_per_s
 
@@ -115,7 +125,7 @@ def _put(record: Record, prediction: LargePrediction, tokens: TrainingTokens | N
     setting, step, ranks = prediction.setting, prediction.step, prediction.setting.ranks
     likely = likely_by(SOURCE, step.sigma_log)
     rate, precision = prediction.tokens_per_s, setting.training.precision
-    convention = f"of {si(prediction.peak_flops_per_s / ranks, 'FLOP/s')}, {precision}"
+    convention = f"of {si(prediction.peak_flops_per_s / ranks, 'FLOP/s')}, {precision}, dense attention"
     flops = step.model_flops / step.step_s / ranks
     record.put("step_time_s", likely(step.step_s, "s"))
     record.put("throughput_samples_per_s", likely(setting.training.batch / step.step_s, "sample/s"))

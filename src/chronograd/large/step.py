@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +37,7 @@ class StepTime:
 
     Attributes:
         parts: seconds by name (forward, backward, recomputation, bubble, exposed exchange, optimizer, host …); their sum is `step_s`.
-        model_flops: of the step over all ranks, forward and backward, with dense attention as Megatron counts it, for MFU.
+        model_flops: of the step over all ranks, forward and backward, with dense attention in its windows, for MFU.
         hardware_flops: the same with recomputation, for HFU.
         sigma_log: standard deviation of log(step_s); `shared_sigma_log` of it is the same error for all steps of a device.
     """
@@ -183,18 +183,27 @@ def _notes(setting: LargeSetting, software: Software) -> Iterator[str]:
 
 
 def _flops(setting: LargeSetting) -> tuple[float, float]:
-    """Return the FLOPs of a step over all ranks, with every pair of positions, and those of recomputation.
+    """Return the FLOPs of a step over all ranks, with every pair of positions in its window, and those of recomputation.
 
-    Backward is twice forward, or once if the network is frozen. Checkpointing computes all but the head again.
+    Checkpointing computes all but the head again.
     """
-    macs, options = macs_by_kind(setting.model, setting.sequence), setting.options
-    forward = FLOPS_PER_MAC * setting.training.batch * sum(macs.values())
+    macs, options = macs_by_kind(setting.model, setting.sequence, windows=True), setting.options
     again = 0
     if options.recompute == "full" or setting.training.activation_checkpointing == "blocks":
         again = sum(macs.values()) - macs.get("head", 0)
     elif options.recompute == "selective":
         again = macs.get(SCORES, 0)
-    return forward * (2.0 if options.adapter_rank else 3.0), float(FLOPS_PER_MAC * setting.training.batch * again)
+    return _forward_and_backward(setting, macs), float(FLOPS_PER_MAC * setting.training.batch * again)
+
+
+def least_flops(setting: LargeSetting) -> float:
+    """Return the FLOPs of a step over all ranks that no implementation avoids: with only the pairs that masks leave."""
+    return _forward_and_backward(setting, macs_by_kind(setting.model, setting.sequence, causal=True))
+
+
+def _forward_and_backward(setting: LargeSetting, macs: Mapping[str, int]) -> float:
+    """Backward is twice forward, or once if the network is frozen."""
+    return FLOPS_PER_MAC * setting.training.batch * sum(macs.values()) * (2.0 if setting.options.adapter_rank else 3.0)
 
 
 def _sigma_log(setting: LargeSetting, parts: dict[str, float], shared: float) -> float:
