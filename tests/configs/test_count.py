@@ -145,7 +145,7 @@ def test_family_without_a_reader_names_the_missing_extra(
     assert "counting a family that Chronograd does not read needs transformers, which is not installed" in words
     assert "[transformers]" in words
     assert main(["predict", str(tmp_path), "--on", "8xh100"]) == 2
-    assert "'stablelm' is a family that is not counted" in capsys.readouterr().err
+    assert "'stablelm' is a family without a reader" in capsys.readouterr().err
 
 
 def test_names_of_the_zoo_win_over_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

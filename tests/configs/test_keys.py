@@ -117,7 +117,7 @@ def test_messages_name_the_key_the_value_and_the_repair() -> None:
 
 
 def test_unknown_family_lists_the_known_ones() -> None:
-    error = refused({"model_type": "mamba2"}, "'mamba2' is a family that is not counted")
+    error = refused({"model_type": "mamba2"}, "'mamba2' is a family without a reader")
     assert all(family in error.hint for family in READERS)
     assert "did you mean llama" in refused({"model_type": "lama"}).hint
     refused({"architectures": ["X"]}, "model_type must be the name of a family, got None")

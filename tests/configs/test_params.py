@@ -239,5 +239,5 @@ def test_every_tensor_of_real_files(name: str) -> None:
 @pytest.mark.published
 @needs_measured
 def test_unknown_family_of_real_files_is_refused() -> None:
-    with pytest.raises(FileFormatError, match="'deepseek_v4' is a family that is not counted"):
+    with pytest.raises(FileFormatError, match="'deepseek_v4' is a family without a reader"):
         describe(measured()["DeepSeek-V4-Flash"], "DeepSeek-V4-Flash")

@@ -139,7 +139,7 @@ def test_keys_and_lengths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "keys", "changes", "message"),
     [
-        ("no-such", {}, [], "'no-such' is a family that is not counted, and Transformers"),
+        ("no-such", {}, [], "'no-such' is a family without a reader, and Transformers"),
         ("olmo", SIZES, ["hiden_size=8"], "unknown key 'hiden_size'"),
         ("olmo", {**SIZES, "num_attention_heads": "many"}, [], "cannot build this network"),
         ("olmo", {**SIZES, "architectures": ["Custom"]}, [], "architectures names Custom, which Transformers"),

@@ -79,9 +79,9 @@ def unread(family: str, where: str, reason: str = "") -> FileFormatError:
     """Return the error for a family without a reader."""
     near = near_names(family, READERS)
     hint = f"did you mean {' or '.join(near)}? {_known()}" if near else _known()
-    text = f"{where}: {shown(family)} is a family that is not counted"
+    text = f"{where}: {shown(family)} is a family without a reader"
     return FileFormatError(f"{text}, and {reason}" if reason else text, hint)
 
 
 def _known() -> str:
-    return f"counted families: {', '.join(sorted(READERS))}"
+    return f"families with a reader: {', '.join(sorted(READERS))}; only `count` reads others, with the library Transformers"
