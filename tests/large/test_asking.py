@@ -82,6 +82,9 @@ def test_stated_batch_has_the_largest_micro_batches_that_fit() -> None:
         ({"recompute": "full"}, "recompute", "full"),
         ({"lora": 16}, "adapter_rank", 16),
         ({"qlora": 16}, "base_bits", 4),
+        ({"precision": "fp16"}, "precision", "fp16"),
+        ({"precision": "fp8"}, "fp8", True),
+        ({"precision": "fp8"}, "precision", "bf16"),
     ],
 )
 def test_short_options_set_fields_of_the_job(short: dict[str, Any], field: str, value: Any) -> None:

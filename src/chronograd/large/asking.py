@@ -29,7 +29,7 @@ from chronograd.words import dotted, how_many
 # Fields of a job that a short option sets.
 SHORT: dict[str, Callable[[Any], dict[str, Any]]] = {
     "sequence": lambda length: {"data.shape": [length]},
-    "precision": lambda name: {"training.precision": name},
+    "precision": lambda name: {"large.fp8": True} if name == "fp8" else {"training.precision": name},
     "batch": lambda size: {"training.batch": size},
     "fsdp": lambda _: {"training.zero_stage": 3},
     "zero": lambda stage: {"training.zero_stage": stage},
