@@ -175,6 +175,7 @@ def test_answer_for_experts_states_its_assumptions(capsys: pytest.CaptureFixture
         (["llama-3-8b", "--layouts", "--on", "8xh100", "--counts", "8"], "--counts does not apply to llama-3-8b"),
         (["llama-3-8b", "--layouts", "--on", "8xh100", "training.accumulation=2"], "training.accumulation is stated"),
         (["llama-3-70b", "--layouts", "--on", "1xh100"], "no layout fits: the smallest one needs"),
+        (["llama-3-70b", "--layouts", "--on", "1xh100"], "or train adapters with --lora 16 or --qlora 16"),
         (
             ["llama-3-8b", "--layouts", "--on", "8xh100", "--tensor", "3"],
             "no layout with tensor 3 is possible for 8 devices",

@@ -23,6 +23,7 @@ from chronograd.large.collective import CALL_S, REACHED, Collective, Group
 from chronograd.large.limits import check
 from chronograd.large.rates import Rates, product_share
 from chronograd.large.setting import LargeSetting
+from chronograd.large.share import share_of_stage
 from chronograd.large.software import Software
 from chronograd.large.step import StepTime, least_flops, pipelined, step_of
 from chronograd.predict.collectives import Topology
@@ -244,6 +245,12 @@ class TestStep:
         assert adapted.model_flops == pytest.approx(2 / 3 * whole.model_flops)
         assert adapted.parts["backward"] < 0.75 * whole.parts["backward"]
         assert adapted.parts["optimizer"] < 0.05 * whole.parts["optimizer"]
+
+    def test_experts_have_no_adapters(self) -> None:
+        adapted = setting_of("mixtral-8x7b", 2048, large={"adapter_rank": 16})
+        assert step_of(adapted).notes[1:] == ("Experts and routers have no adapters.",)
+        attention = 32 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024))  # query and output, key and value
+        assert share_of_stage(adapted, adapted.stages[0]).adapters == attention
 
     def test_fp8(self) -> None:
         times = [step_of(setting_of(sequence=4096, large={"fp8": is_on})).step_s for is_on in (False, True)]

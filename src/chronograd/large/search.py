@@ -184,5 +184,6 @@ def _refuse(
     raise InputError(
         f"no layout{of} fits: the smallest one needs {memory(min(float(own.min()) for own in used))}, and a device has "
         f"{memory(catalog.device(base.job.cluster.device).memory_bytes)}",
-        "give more devices, or devices with more memory",
+        "give more devices, or devices with more memory"
+        + ("" if base.options.adapter_rank else ", or train adapters with --lora 16 or --qlora 16"),
     )

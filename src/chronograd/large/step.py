@@ -178,6 +178,8 @@ def _notes(setting: LargeSetting, software: Software) -> Iterator[str]:
     """Yield sentences on the assumptions of a prediction."""
     if setting.has_experts and software.imbalance == 1:
         yield "Every expert gets the same number of tokens."
+    if setting.has_experts and setting.options.adapter_rank:
+        yield "Experts and routers have no adapters."
     if setting.options.offload != "none":
         yield "The time of the update on the host is not predicted, only the transfers."
 
