@@ -934,10 +934,11 @@ def parse_on(text: str) -> tuple[int | None, str]:
 def fields_of_place(place: str, overrides: Sequence[str] = ()) -> list[str]:
     """Return the fields that a place such as `8xv100` states. Raises InputError if one of `overrides` contradicts it.
 
-    >>> fields_of_place("8xV100"), fields_of_place("v100", ["cluster.count=4"])
-    (['cluster.device=v100', 'cluster.count=8'], ['cluster.device=v100'])
+    >>> fields_of_place("8xV100"), fields_of_place("v100", ["cluster.count=4"]), fields_of_place("4090")
+    (['cluster.device=v100', 'cluster.count=8'], ['cluster.device=v100'], ['cluster.device="4090"'])
     """
     count, device = parse_on(place)
+    device = f'"{device}"' if device.isdigit() else device  # text, not a number
     fields = {"cluster.device": device} if count is None else {"cluster.device": device, "cluster.count": str(count)}
     for text in overrides:
         key, _, value = (part.strip() for part in text.partition("="))

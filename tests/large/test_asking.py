@@ -25,6 +25,13 @@ def test_job_has_the_packaged_name() -> None:
         assert ask_large(spelling, place="8xh100").setting.job.network.name == "llama-3-8b"
 
 
+@pytest.mark.parametrize(
+    ("place", "name"), [("8xA100", "a100-40"), ("8xh100-sxm", "h100"), ("4090", "rtx4090"), ("2x4090", "rtx4090")]
+)
+def test_job_has_the_name_of_the_device(place: str, name: str) -> None:
+    assert of(place=place, qlora=8).setting.job.cluster.device == name
+
+
 def test_usual_values() -> None:
     setting = of().setting
     job, training = setting.job, setting.training

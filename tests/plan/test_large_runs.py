@@ -116,6 +116,13 @@ def test_layouts_of_the_plan_are_those_of_the_search() -> None:
     assert run.step_time_s == best.step_s
 
 
+def test_another_name_of_a_device_has_the_same_plan() -> None:
+    one, other = (planned(tokens=1e11, counts=[8], on=name).chosen for name in ("a100", "a100-40"))
+    assert one is not None
+    assert other is not None
+    assert (one.device, one.dollars) == (other.device, other.dollars) == ("a100-40", one.dollars)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

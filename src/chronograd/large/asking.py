@@ -100,7 +100,8 @@ def ask_large(
     length = length_of(model, job.network.name, _length(job), "data.shape")
     names = {name for name, _ in dotted(stated)}
     batch = _batch(job, names, micro_batch, is_file=is_file)
-    job = with_ranks(changed(job, [f"data.shape=[{length}]", *_precision(job, names), *batch]))
+    device = [f"cluster.device={catalog.device(job.cluster.device).name}"] if "cluster.device" in names else []
+    job = with_ranks(changed(job, [f"data.shape=[{length}]", *device, *_precision(job, names), *batch]))
     setting = LargeSetting(model, job)
     _check(setting, names)
     if micro_batch is None and not is_file and "training.accumulation" not in names:
