@@ -150,6 +150,14 @@ def test_starters_run_the_line_on_each_node(name: str, ranks: int, tmp_path: Pat
     assert task["run"].splitlines()[-1] == line
 
 
+def test_adapters_are_left_to_the_script() -> None:
+    one = large(zero_stage=3, large={"adapter_rank": 16, "base_bits": 4, "optimizer_bits": 8})
+    assert library("accelerate").yours(one)[2:] == [
+        "LoRA of rank 16 on the model in 4 bits",
+        "an optimizer with 8-bit state",
+    ]
+
+
 def test_start_script_asks_for_the_first_node(tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text(starter("torchrun").write(large(), 'echo at "$MASTER_ADDR"'))
     (tmp_path / "bin").mkdir()
@@ -185,6 +193,7 @@ def test_files_are_written_or_printed(tmp_path: Path, capsys: pytest.CaptureFixt
         ({"write": "acelerate"}, "unknown target of --write"),
         ({"write": "accelerate", "pipeline": 2}, "no layout of Accelerate with pipeline 2 is possible"),
         ({"write": "torchtitan", "lora": 8}, "cannot be configured for LoRA"),
+        ({"write": "accelerate", "overrides": ("large.fp8=true",)}, "cannot be configured for fp8"),
         ({"write": "torchtitan", "overrides": ("num_hidden_layers=16",)}, "keys of the config.json"),
         ({"write": "megatron", "on": "12xh100", "batch": 48}, "12 devices do not fill nodes of 8"),
         ({"write": "torchtitan", "layouts": False}, "--write is for the layout that --layouts finds"),

@@ -69,6 +69,11 @@ def _yours(setting: LargeSetting) -> list[str]:
         found.append('from_pretrained(..., tp_plan="auto", device_mesh=accelerator.torch_device_mesh["tp"])')
     if setting.layout.context > 1:
         found.append("the step within accelerator.maybe_context_parallel(...)")
+    options = setting.options
+    if options.adapter_rank:
+        found.append(f"LoRA of rank {options.adapter_rank} on the model in {options.base_bits} bits")
+    if options.optimizer_bits < 32:
+        found.append(f"an optimizer with {options.optimizer_bits}-bit state")
     return found
 
 
@@ -84,6 +89,7 @@ LIBRARY = TrainingLibrary(
     ),
     file=lambda setting: FILE,
     write=_write,
+    refused=lambda setting: ["fp8"] if setting.options.fp8 else [],
     start=_start,
     yours=_yours,
     usual={"large.kernels=eager": "norms and loss of Transformers, without fused kernels (large.kernels)"},
