@@ -810,7 +810,9 @@ def plain(path: str | Path) -> dict[str, Any]:
     try:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())
     except FileNotFoundError:
-        raise JobError(f"no job file at {path}", _EXAMPLE) from None
+        is_owned = path.suffix not in (".yaml", ".yml") and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
+        hint = f"hf:{path} reads the config.json of a model of Hugging Face in the local cache; " if is_owned else ""
+        raise JobError(f"no job file at {path}", hint + _EXAMPLE) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(f"cannot read {path}: {reason}", _EXAMPLE) from None
@@ -919,12 +921,15 @@ def precision_name(precision: str, param_dtype: str) -> str:
 
 
 def parse_on(text: str) -> tuple[int | None, str]:
-    """Return the count, if there is one, and the device of `8xV100`, `v100` or `8x path/to/device.toml`. Raises InputError.
+    """Return the count, if there is one, and the device of `8xV100`, `v100x8`, `v100` or `8x path/to/device.toml`. Raises InputError.
 
-    >>> parse_on("8xV100"), parse_on("local")
-    ((8, 'v100'), (None, 'local'))
+    >>> parse_on("8xV100"), parse_on("local"), parse_on("rtx4090x2"), parse_on("rtx4090")
+    ((8, 'v100'), (None, 'local'), (2, 'rtx4090'), (None, 'rtx4090'))
     """
-    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×]\s*)?(\S+)\s*", text)
+    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×* ]\s*)?(\S+)\s*", text)
+    if match and not match[1] and (after := re.fullmatch(r"\s*(\S*\d\S*?)[x×*:](\d{1,9})\s*", text)):
+        text = f"{after[2]}x{after[1]}"
+        match = re.fullmatch(r"(\d+)x(.+)", text)
     if match is None or (match[1] is not None and int(match[1]) < 1):
         raise InputError(f"cannot read device {text!r}", "write COUNTxDEVICE, such as 8xV100 or local")
     name = match[2]

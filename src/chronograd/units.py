@@ -50,8 +50,8 @@ def seconds(value: float, digits: int = 3) -> str:
     ('1.23 ms', '1 min 33 s', '2 h 02 min', '4 d 15 h')
     >>> seconds(161.96), seconds(3599.6), seconds(86_399)  # rounded, not cut
     ('2 min 42 s', '1 h 00 min', '1 d 00 h')
-    >>> seconds(-0.01), seconds(-2.8e-17)
-    ('−10 ms', '0 s')
+    >>> seconds(-0.01), seconds(-2.8e-17), seconds(1e8)
+    ('−10 ms', '0 s', '1,157 d')
     """
     if abs(value) < NOTHING_S:
         return "0 s"
@@ -66,22 +66,22 @@ def seconds(value: float, digits: int = 3) -> str:
     minutes, hours = round(value / 60), round(value / 3600)
     if minutes < 24 * 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{hours // 24} d {hours % 24:02d} h"
+    return f"{hours // 24} d {hours % 24:02d} h" if hours < 2400 else f"{round(value / 86_400):,} d"
 
 
 def dollars(value: float) -> str:
-    """Return US dollars to the cent; smaller amounts, such as the price of a million samples of a small network, to two digits.
+    """Return US dollars to the cent, from $100,000 on to the dollar; smaller amounts, such as the price of a million samples of a small network, to two digits.
 
     >>> dollars(12.3456), dollars(0.00123), dollars(0), dollars(-2)
     ('$12.35', '$0.0012', '$0.00', '−$2.00')
-    >>> dollars(0.003), dollars(0.00999), dollars(2.81e-7)
-    ('$0.0030', '$0.01', '$2.8e-07')
+    >>> dollars(0.003), dollars(0.00999), dollars(2.81e-7), dollars(131_737_616.4)
+    ('$0.0030', '$0.01', '$2.8e-07', '$131,737,616')
     """
     if value < 0:
         return MINUS + dollars(-value)
     rounded = float(f"{value:.1e}")
     if not 0 < rounded < 0.01:
-        return f"${value:,.2f}"
+        return f"${value:,.2f}" if value < 99_999.5 else f"${value:,.0f}"
     if rounded < 1e-6:
         return f"${value:.1e}"
     return f"${value:.{1 - math.floor(math.log10(rounded))}f}"

@@ -342,6 +342,12 @@ class Plan(_Search, LargeTraining):
             )
         if self.out is not None and self.write is None:
             raise InputError("--out is the folder of the files of --write", "add --write, such as --write torchtitan")
+        for name in ("budget", "deadline", *OF_TRAINING):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"--layouts plans one step, and {spelled(name)} is about a whole training",
+                    "leave out --layouts: the plan of a training has the best layout for each number of devices",
+                )
         self.check_large(self.job, ("job", "overrides", "on", "layouts", "write", "out"))
         place = self.on[0] if self.on else None
         if self.write is None:
