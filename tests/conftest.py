@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import importlib.util
 import os
@@ -30,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any-machine", deadline=None, suppress_health_check=too_slow)
     hypothesis.settings.load_profile("any-machine")
     config.stash[SERVER] = Server()
+    gc.disable()  # until the tests are collected: nearly all objects made until then stay
     slowest.register(config)
     if hasattr(config, "workerinput"):  # an xdist worker uses its parent's home and reports to its parent
         return
@@ -42,7 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Use one thread per test process, as more threads would spin while they wait for cores."""
+    """Exclude collected tests from garbage collection, and use one thread per test process, as more would spin for cores."""
+    if not session.config.option.collectonly:
+        gc.collect()
+        gc.freeze()  # each full collection would scan two million objects of tests and modules, for more than a second
+    gc.enable()
     # PyTorch imports Triton at its first trace, and Triton's library crashes if TensorFlow is loaded by then.
     if all(importlib.util.find_spec(name) for name in ("triton", "tensorflow")):
         importlib.import_module("triton")
