@@ -37,7 +37,7 @@ SCRATCH_BYTES = 2**26
 ROUNDS = 2
 # Warm-up and minimum repeats of a block per round when time is short; maximum repeats.
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
-# With less time a block runs only once, after one warm-up run: the fit still works, but its times mean little.
+# With less time a block runs only once, without a warm-up run and with warm caches: the fit still works, but its times mean little.
 MIN_SECONDS = 0.01
 
 
@@ -72,7 +72,7 @@ def time_block(
     if layout == "nhwc" and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     x.requires_grad_()
-    scratch = _scratch(device, is_warm)
+    scratch = _scratch(device, is_warm or seconds < MIN_SECONDS)
     forward: list[float] = []
     backward: list[float] = []
     warm_up, least = _repeats(seconds)
@@ -100,7 +100,7 @@ def time_block(
 
 def _repeats(seconds: float) -> tuple[int, int]:
     """Return the number of warm-up runs, and the minimum number of runs including these."""
-    return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= MIN_SECONDS else (1, 2)
+    return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= MIN_SECONDS else (0, 1)
 
 
 def rounds_in(seconds: float) -> int:
@@ -135,7 +135,7 @@ def time_blocks(
 def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float, is_warm: bool) -> float:
     """Return median seconds of a forward pass in evaluation mode, without gradients, in half of the block's time."""
     warm_up, least = _repeats(seconds)
-    scratch = _scratch(x.device, is_warm)
+    scratch = _scratch(x.device, is_warm or seconds < MIN_SECONDS)
     model.eval()
     found: list[float] = []
     now, end = clock(x.device), time.perf_counter() + seconds / 2
@@ -204,7 +204,7 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
     return rows
 
 
-def time_gather(device: torch.device) -> dict[str, float]:
+def time_gather(device: torch.device, repeats: int = 25) -> dict[str, float]:
     """Return seconds to select a small batch from a data set in memory by index and normalise it, by mode: mostly call
     overhead.
 
@@ -221,13 +221,13 @@ def time_gather(device: torch.device) -> dict[str, float]:
         labels[torch.from_numpy(mine)].to(device)
 
     before = {"inference": lambda: network(inputs), "training": lambda: network(inputs).sum().backward()}
-    return {mode: _median(gather, device, before=run) for mode, run in before.items()}
+    return {mode: _median(gather, device, repeats, run) for mode, run in before.items()}
 
 
 def _median(
     run: Callable[[], Any],
     device: torch.device,
-    repeats: int = 25,
+    repeats: int,
     before: Callable[[], Any] = lambda: None,
     is_warm: bool = False,
 ) -> float:
@@ -257,9 +257,9 @@ def main(argv: list[str]) -> None:
         laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
         say("result", {"blocks": time_blocks(device, precision, float(seconds), layout, laps, names)})
         return
-    result: dict[str, Any] = {"peaks": peaks(device, precision)}
+    result: dict[str, Any] = {"peaks": peaks(device, precision, 0.05 if is_quick else 1.0)}
     laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
-    updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device)
+    updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device, 4 if is_quick else 25)
     tiny = next(block for block in blocks() if block.name == TINY)
     warm = time_block(tiny, device, precision, float(seconds), layout, is_warm=True)
     own_s = laps.lap() if laps else 1.0
