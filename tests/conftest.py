@@ -69,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server(pytestconfig: pytest.Config) -> Iterator[Server]:
-    """Fork ranks from a process that has imported PyTorch, except in tests marked `real_exec`."""
+    """Fork ranks from a process that has imported their library, except in tests marked `real_exec`."""
     with pytest.MonkeyPatch.context() as patch, pytestconfig.stash[SERVER] as server:
         patch.setattr("chronograd.launch.processes.Popen", server.popen)
         patch.setattr("chronograd.calibrate.workers.Popen", server.popen)

@@ -1,10 +1,10 @@
-"""Fast start of ranks: a process that has imported PyTorch forks them, which saves seconds of imports.
+"""Fast start of ranks: a process that has imported PyTorch or TensorFlow forks them, which saves seconds of imports.
 
 `popen` starts a command like `subprocess.Popen`. The fork has the same session, environment, folder, files and exit
 status as a new interpreter, and runs its module from the first line, like `python -m`. Other commands start as usual.
 Tests marked `real_exec` show that new interpreters behave the same.
 
-    python fork_server.py SOCKET    # the server; it ends with its standard input
+    python fork_server.py SOCKET LIBRARY    # the server; it ends with its standard input
 """
 
 from __future__ import annotations
@@ -26,19 +26,45 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
-# Modules that the server can run; it imports them and the other imports of nearly every rank.
-MODULES = (
-    "chronograd.train.worker",
-    "chronograd.reinforce.worker",
-    "chronograd.backends.apex.run",
-    "chronograd.backends.parameter_server.run",
-    "chronograd.calibrate.worker",
-    "chronograd.calibrate.links_worker",
-    "torch.distributed.run",
-)
-BESIDE = ("chronograd.models.registry", "torchvision", "sklearn.datasets")
+
+class Library(NamedTuple):
+    """The ranks of one library.
+
+    Attributes:
+        modules: the server can run these. It imports them and the imports of nearly every rank, `beside`.
+        environment: variables that all these ranks have, and that the library reads at its import.
+        at_start: beginnings of the names of other such variables.
+    """
+
+    modules: tuple[str, ...]
+    beside: tuple[str, ...]
+    environment: Mapping[str, str] = {}
+    at_start: tuple[str, ...] = ()
+
+
+LIBRARIES = {
+    "torch": Library(
+        (
+            "chronograd.train.worker",
+            "chronograd.reinforce.worker",
+            "chronograd.backends.apex.run",
+            "chronograd.backends.parameter_server.run",
+            "chronograd.calibrate.worker",
+            "chronograd.calibrate.links_worker",
+            "torch.distributed.run",
+        ),
+        ("chronograd.models.registry", "torchvision", "sklearn.datasets"),
+    ),
+    # Its ranks never import PyTorch, so neither does their server.
+    "tensorflow": Library(
+        ("chronograd.backends.tensorflow.worker",),
+        ("tensorflow", "keras", "safetensors.numpy"),
+        {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
+        ("KERAS_", "TF_"),
+    ),
+}
 # Read at the start of an interpreter or a library: other values than the server's need a new interpreter.
 AT_START = ("PYTHON", "LD_", "MALLOC_", "ATEN_", "TORCH_LOGS")
 NOT_AT_START = ("PYTHONPATH", "PYTHONUNBUFFERED")
@@ -50,47 +76,52 @@ _NUMBER = struct.Struct("<i")
 
 
 class Server:
-    """The forking process, started at its first command. The context manager ends it."""
+    """The forking processes, one for each library, started at their first command. The context manager ends them."""
 
     def __init__(self) -> None:
         self.is_used = True
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="fork-")
         # Recorded at the start of the tests; the first test that uses the server may have another environment.
         self._environment = dict(os.environ)
         self._lock = threading.Lock()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any] | ForkedProcess:
-        """Start a command: forked if it is one of MODULES, otherwise in a new interpreter."""
-        environment = options.get("env") or os.environ
-        if not self.is_used or not is_forked(command) or _at_start(environment) != _at_start(self._environment):
+        """Start a command: forked if it is a module of a library, otherwise in a new interpreter."""
+        environment, name = options.get("env") or os.environ, library_of(command)
+        if not self.is_used or name is None:
+            return subprocess.Popen(command, **options)
+        library = LIBRARIES[name]
+        if _at_start(environment, library) != _at_start({**self._environment, **library.environment}, library):
             return subprocess.Popen(command, **options)
         with self._lock:
-            path = self._started()
+            path = self._started(name)
         return ForkedProcess(path, command, **options)
 
-    def _started(self) -> str:
-        path = str(Path(self._folder.name) / "socket")
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, path],
-                env={**self._environment, "OPENBLAS_NUM_THREADS": "1"},  # NumPy would start threads at its import
+    def _started(self, library: str) -> str:
+        path = str(Path(self._folder.name) / library)
+        if library not in self._processes:
+            # NumPy would start threads at its import.
+            own = {**LIBRARIES[library].environment, "OPENBLAS_NUM_THREADS": "1"}
+            process = self._processes[library] = subprocess.Popen(
+                [sys.executable, __file__, path, library],
+                env={**self._environment, **own},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
             )
-            assert self._process.stdout is not None
-            self._process.stdout.readline()  # the ready line, or nothing
+            assert process.stdout is not None
+            process.stdout.readline()  # the ready line, or nothing
         if not Path(path).exists():
-            raise RuntimeError(f"the fork server ended with status {self._process.wait(START_S)}")
+            raise RuntimeError(f"the fork server ended with status {self._processes[library].wait(START_S)}")
         return path
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._process is not None:
-            self._process.communicate(timeout=START_S)
+        for process in self._processes.values():
+            process.communicate(timeout=START_S)
         self._folder.cleanup()
 
 
@@ -182,13 +213,16 @@ class ForkedProcess:
         self.wait()
 
 
-def is_forked(command: Sequence[str]) -> bool:
-    """Return whether the server runs this command."""
-    return tuple(command[:2]) == (sys.executable, "-m") and command[2] in MODULES
+def library_of(command: Sequence[str]) -> str | None:
+    """Return the library whose server runs this command; None if none does."""
+    if tuple(command[:2]) != (sys.executable, "-m"):
+        return None
+    return next((name for name, library in LIBRARIES.items() if command[2] in library.modules), None)
 
 
-def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {n: v for n, v in environment.items() if n.startswith(AT_START) and n not in NOT_AT_START}
+def _at_start(environment: Mapping[str, str], library: Library) -> dict[str, str]:
+    read = (*AT_START, *library.at_start)
+    return {n: v for n, v in environment.items() if n.startswith(read) and n not in NOT_AT_START}
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -201,12 +235,12 @@ def _read(connection: socket.socket, size: int) -> bytes:
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def main(path: str) -> None:
+def main(path: str, library: str) -> None:
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     libraries = [entry for entry in sys.path[1:] if entry not in own]
-    for name in MODULES:
+    for name in LIBRARIES[library].modules:
         importlib.import_module(name)
-    for name in BESIDE:
+    for name in LIBRARIES[library].beside:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
@@ -214,6 +248,8 @@ def main(path: str) -> None:
     threads = len(os.listdir("/proc/self/task")) if Path("/proc").exists() else threading.active_count()
     if threads > 1:
         raise SystemExit(f"a process of {threads} threads cannot be forked soundly")
+    if library != "torch" and "torch" in sys.modules:
+        raise SystemExit("ranks without PyTorch could not show that they do not import it")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(64)
@@ -318,10 +354,10 @@ def _end(status: int) -> None:
 
 
 def _popen_of_fork(path: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any] | ForkedProcess:
-    if is_forked(command):
+    if library_of(command) == "torch":
         return ForkedProcess(path, command, **options)
     return subprocess.Popen(command, **options)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

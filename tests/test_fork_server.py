@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fork_server import ForkedProcess, Server, is_forked
+from tests.fork_server import ForkedProcess, Server, library_of
 
 from chronograd import job as jobs
 from chronograd.backends.plan import torch_worker
@@ -71,10 +71,12 @@ def test_fork_ends_with_its_parent(endless: RunDir, fork_server: Server) -> None
 
 
 def test_other_commands_start_a_new_process(fork_server: Server) -> None:
-    assert is_forked(torch_worker(Path(), ["train"]))
+    assert library_of(torch_worker(Path(), ["train"])) == "torch"
+    assert library_of([torch_worker(Path(), [])[0], "-m", "chronograd.backends.tensorflow.worker"]) == "tensorflow"
     for words, variables in (
         (["-c", "import time; time.sleep(60)"], {}),
         (["-m", "chronograd.train.worker", "--help"], {"PYTHONHASHSEED": "1"}),
+        (["-m", "chronograd.backends.tensorflow.worker", "--help"], {"TF_CPP_MIN_LOG_LEVEL": "0"}),
     ):
         command = [torch_worker(Path(), [])[0], *words]
         with fork_server.popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE) as process:
