@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,19 @@ from chronograd_lab.studies.cluster_profile.study import (
     values,
 )
 from chronograd_lab.studies.cluster_profile.system_calls import calls_of
+
+
+@pytest.fixture(scope="module")
+def variables_of_nodes() -> Iterator[dict[str, str]]:
+    """Start three nodes and return the variables for SLURM's commands."""
+    with cluster(3) as variables:
+        yield variables
+
+
+@pytest.fixture
+def three_nodes(variables_of_nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables_of_nodes.items():
+        monkeypatch.setenv(name, value)
 
 
 def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Results:
@@ -73,24 +87,18 @@ def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Result
 
 
 @pytest.mark.slurm
-def test_smoke_size_on_three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with cluster(3) as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        check(tmp_path, SLURM, nodes=[1, 3], threads=2)
+@pytest.mark.usefixtures("three_nodes")
+def test_smoke_size_on_three_nodes(tmp_path: Path) -> None:
+    check(tmp_path, SLURM, nodes=[1, 3], threads=2)
     assert len(list(tmp_path.glob("runs/*/nodes-3/usage.*.jsonl"))) == 3
 
 
 @pytest.mark.slurm
 @pytest.mark.horovod
+@pytest.mark.usefixtures("three_nodes")
 def test_horovod_waits_in_the_queue_and_leaves_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_LOG_LEVEL", "debug")
-    with cluster(3) as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        rows, log, missing = study._queued(
-            StudyRunner(tmp_path, "cluster-profile", "smoke", print), STUDY.sizes["smoke"]
-        )
+    rows, log, missing = study._queued(StudyRunner(tmp_path, "cluster-profile", "smoke", print), STUDY.sizes["smoke"])
     assert not missing
     ddp, horovod = rows
     assert (ddp["backend"], horovod["backend"]) == ("ddp", "horovod")
