@@ -47,7 +47,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude collected tests from garbage collection, and use one thread per test process, as more would spin for cores."""
     if not session.config.option.collectonly:
         gc.collect()
-        gc.freeze()  # each full collection would scan two million objects of tests and modules, for more than a second
+    gc.freeze()  # each full collection would scan two million objects of tests and modules, for more than a second
     gc.enable()
     # PyTorch imports Triton at its first trace, and Triton's library crashes if TensorFlow is loaded by then.
     if all(importlib.util.find_spec(name) for name in ("triton", "tensorflow")):
