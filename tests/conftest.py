@@ -31,7 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any-machine", deadline=None, suppress_health_check=too_slow)
     hypothesis.settings.load_profile("any-machine")
     config.stash[SERVER] = Server()
-    gc.disable()  # until the tests are collected: nearly all objects made until then stay
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=0):
+        gc.disable()  # until this process has collected the tests: nearly all objects made until then stay
     slowest.register(config)
     if hasattr(config, "workerinput"):  # an xdist worker uses its parent's home and reports to its parent
         return
