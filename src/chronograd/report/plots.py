@@ -492,7 +492,7 @@ def _mark(axes: Axes, axis: str, at: float, label: str) -> None:
 
 
 def _ticks(axis: Any, is_log: bool, fixed: Sequence[float] = ()) -> None:
-    """Set plain numbers at few places; on a log axis at 1, 2, 5 if it spans less than two and a half decades."""
+    """Set plain numbers at few places; on a log axis at 1, 2, 5 over less than two and a half decades, at more over less than one."""
     axis.set_major_formatter(FuncFormatter(lambda v, _: _number(v)))
     axis.set_minor_formatter(NullFormatter())
     if fixed:
@@ -501,7 +501,8 @@ def _ticks(axis: Any, is_log: bool, fixed: Sequence[float] = ()) -> None:
     elif is_log:
         low, high = axis.get_view_interval()
         decades = math.log10(high / low)
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,), numticks=9))
+        close = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades < 1 else (1.0, 2.0, 5.0)
+        axis.set_major_locator(LogLocator(subs=close if decades < 2.5 else (1.0,), numticks=9))
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -555,14 +556,19 @@ def _bars(axes: Axes, panel: Bars, width: float) -> dict[str, Any]:
     plot_pt = max((0.8 if width == WIDE else 0.5) * width, 1.7 * note_pt)
     axes.set_xlim(0, (longest or 1.0) * (1.03 + note_pt / (plot_pt - note_pt)))
     _ticks(axes.xaxis, False)
-    return {name: Patch(color=colors[name]) for name in names}
+    is_light = all(bar.role == "predicted" for bar in panel.bars)
+    return {name: Patch(color=_face(colors[name], is_light)) for name in names}
+
+
+def _face(color: str, is_light: bool) -> tuple[float, float, float, float]:
+    return (*matplotlib.colors.to_rgb(color), 0.42 if is_light else 1.0)
 
 
 def _bar(axes: Axes, row: int, bar: Bar, colors: dict[str, str]) -> None:
     left = 0.0
     axes.barh(row, sum(bar.segments.values()), height=0.62, color=COLORS["ground"])  # hides the grid behind light bars
     for name, value in bar.segments.items():
-        face = (*matplotlib.colors.to_rgb(colors[name]), 0.42 if bar.role == "predicted" else 1.0)
+        face = _face(colors[name], bar.role == "predicted")
         axes.barh(row, value, left=left, height=0.62, color=face, edgecolor=COLORS["ground"], linewidth=0.6)
         left += value
     if bar.low is not None and bar.high is not None:
