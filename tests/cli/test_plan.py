@@ -48,6 +48,14 @@ def test_zero_settings_and_probes_are_refused(capsys: pytest.CaptureFixture[str]
     assert f"Invalid value for '{option}': {number} is not in the range x>=1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("8k", "'8k' is not a whole number."), ("1.5", "'1.5' is not a whole number.")]
+)
+def test_wrong_numbers_are_refused_in_plain_words(capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    assert main(["predict", "llama-3-8b", "--on", "8xh100", "--sequence", text]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_largest_batch_of_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     one, several = (
         json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", place, "--json")) for place in ("v100", "8xV100")

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -177,6 +178,8 @@ def _run(args: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except click.ClickException as error:
+        for word, plain in (("integer", "whole number"), ("float", "number")):
+            error.message = re.sub(rf"is not a valid {word}( range)?\.", f"is not a {plain}.", error.message)
         if "--json" in args:
             _fail_json(error.format_message(), "")
         shown = io.StringIO()
