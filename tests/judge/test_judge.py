@@ -469,3 +469,16 @@ def test_above_peak_mentions_winograd() -> None:
     assert mfu.value > 1
     assert mfu.high == pytest.approx(mfu.value**2 / (mfu.low or math.nan))
     assert any("Winograd" in note for note in one.predicted.record.notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "figure", "words"),
+    [
+        ("h100", "11200 tokens/s/gpu", "Arithmetic in fp8 comes nearest"),
+        ("h100", "4900 tokens/s/gpu", "Plain attention comes nearest"),
+        ("a100-80", "4500 tokens/s/gpu", "None of the settings"),  # it has no fp8
+    ],
+)
+def test_setting_that_explains_the_speed_of_a_large_model(device: str, figure: str, words: str) -> None:
+    judged = chronograd.judge("llama-3-8b", figure, on=f"8x{device}", fsdp=True, sequence=8192)
+    assert judged.sections[1].takeaway.startswith(words)

@@ -126,6 +126,12 @@ def _others(prediction: LargePrediction, rate: float) -> list[OtherSetting]:
         ),
         *((f"{kind} attention", f"large.attention={kind}") for kind in ("fused", "plain") if kind != options.attention),
         *((f"{kind} kernels", f"large.kernels={kind}") for kind in ("fused", "eager") if kind != options.kernels),
+        ("arithmetic in fp8", "large.fp8=true") if not options.fp8 else ("no fp8", "large.fp8=false"),
+        *(
+            (f"ZeRO {stage}", f"training.zero_stage={stage}")
+            for stage in (1, 3)
+            if setting.data > 1 and stage != setting.training.zero_stage
+        ),
         (f"micro-batch {2 * setting.micro_batch}", f"training.batch={2 * batch}"),
         *([(f"micro-batch {half}", f"training.batch={batch * half // setting.micro_batch}")] if half else []),
     ]
