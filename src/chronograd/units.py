@@ -140,7 +140,7 @@ def quantity(value: float | None, unit: str) -> str:
         return "–" if value is None else f"{value:g} {unit}"
     if unit == "s":
         return seconds(value)
-    if unit in ("sample/s", "token/s", "request/s", "frame/s", "update/s", "transition/s"):
+    if unit in ("sample/s", "token/s", "image/s", "request/s", "frame/s", "update/s", "transition/s"):
         return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} {unit[:-2]}s/s")
     if unit == "usd":
         return dollars(value)

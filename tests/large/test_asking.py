@@ -59,15 +59,15 @@ def test_stated_values_are_not_assumed() -> None:
 
 
 def test_nodes_and_their_links_are_stated() -> None:
-    nodes, link = "4 devices per node (cluster.per_node)", "nodes joined by ethernet-10g (cluster.link)"
+    nodes, link = "8 devices per node (cluster.per_node)", "nodes joined by ethernet-10g (cluster.link)"
 
     def stated(*words: str, place: str = "16xrtx4090") -> list[str]:
         return [text for text in of(*words, place=place).assumed if text in (nodes, link)]
 
     assert stated() == [nodes, link]
-    assert stated("cluster.per_node=8") == [link]
+    assert stated("cluster.per_node=4") == [link]
     assert stated("cluster.link=infiniband-hdr") == [nodes]
-    assert stated("cluster.per_node=16") == stated(place="4xrtx4090") == []
+    assert stated("cluster.per_node=16") == stated(place="8xrtx4090") == []
 
 
 def test_stated_batch_has_the_largest_micro_batches_that_fit() -> None:
@@ -234,3 +234,13 @@ def test_options_that_do_not_apply(words: str, message: str, capsys: pytest.Capt
 def test_python_passes_a_job() -> None:
     with pytest.raises(ChronogradError, match="only a large model has"):
         chronograd.predict(jobs.changed(of().setting.job, ["network.name=lenet5", "data.name=digits"]), on="v100")
+
+
+def test_throughput_of_a_vision_transformer_is_in_images(capsys: pytest.CaptureFixture[str]) -> None:
+    record = chronograd.predict("vit-huge", on="8xa100-80", batch=256, micro_batch=32).result
+    assert main(["predict", "vit-huge", "--on", "8xa100-80", "--batch", "256", "--micro-batch", "32"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Predicted: {record.value('throughput_samples_per_s'):,.0f} images/s (80 % interval " in text
+    million = 257 * (record.value("cost_usd_per_million_tokens") or 0.0)
+    assert f"${million:,.2f} for a million images" in text
+    assert "--sequence" not in text

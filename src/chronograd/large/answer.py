@@ -52,18 +52,18 @@ def predict_large(
 
 
 def _takeaway(prediction: LargePrediction, record: Record) -> str:
-    rate, each, cost = (
-        record[name]
-        for name in ("throughput_tokens_per_s", "throughput_tokens_per_s_per_device", "cost_usd_per_million_tokens")
-    )
-    price = "" if cost.value is None else f" {dollars(cost.value)} for a million tokens,"
+    """Return the prediction in tokens, or in images if each sequence is one."""
+    setting, cost = prediction.setting, record["cost_usd_per_million_tokens"]
+    unit, tokens, name = ("image", setting.sequence, "samples") if setting.model.is_fixed else ("token", 1, "tokens")
+    rate = record[f"throughput_{name}_per_s"].model_copy(update={"unit": f"{unit}/s"})
+    price = "" if cost.value is None else f" {dollars(tokens * cost.value)} for a million {unit}s,"
     whole = record.quantities.get("training_time_s")
     if whole is not None and whole.value is not None:
         usd = record["cost_usd"].value
         price += f" {seconds(whole.value)}{'' if usd is None else f' and {dollars(usd)}'} for the whole training,"
     return (
-        f"Predicted: {quantity(rate.value, 'token/s')} (80 % interval {interval(rate)}), {quantity(each.value, 'token/s')} per "
-        f"device, MFU {percent(prediction.mfu)},{price} and it fits with a probability of {_chance(prediction)}."
+        f"Predicted: {quantity(rate.value, rate.unit)} (80 % interval {interval(rate)}), "
+        f"{quantity((rate.value or 0.0) / setting.ranks, rate.unit)} per device, MFU {percent(prediction.mfu)},{price} and it fits with a probability of {_chance(prediction)}."
     )
 
 

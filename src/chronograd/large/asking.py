@@ -254,7 +254,7 @@ def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -
     sizes = [] if micro_batch else [f"micro-batches of {how_many(setting.micro_batch, 'sequences')} (--micro-batch)"]
     sizes.append(f"{how_many(setting.micro_batches, 'micro-batches')} per rank and step (--batch)")
     words = {
-        "data.shape": f"sequences of {how_many(setting.sequence, 'tokens')} (--sequence)",
+        "data.shape": f"sequences of {how_many(setting.sequence, 'tokens')}{'' if setting.model.is_fixed else ' (--sequence)'}",
         "training.batch": "; ".join(sizes),
         "training.accumulation": sizes[0] if "training.batch" in stated and not micro_batch else "",
         "training.optimizer": "AdamW" if training.optimizer == "adamw" else "",
