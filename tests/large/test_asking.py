@@ -14,6 +14,8 @@ from chronograd.cli.main import main
 from chronograd.configs.find import packaged
 from chronograd.errors import ChronogradError, InputError
 from chronograd.large.asking import AskedLarge, ask_large, with_changes
+from chronograd.large.prediction import LargePrediction
+from chronograd.large.remedies import remedied, until_it_fits
 
 
 def of(*words: str, place: str | None = "8xh100", micro_batch: int | None = None, **short: Any) -> AskedLarge:
@@ -244,3 +246,16 @@ def test_throughput_of_a_vision_transformer_is_in_images(capsys: pytest.CaptureF
     million = 257 * (record.value("cost_usd_per_million_tokens") or 0.0)
     assert f"${million:,.2f} for a million images" in text
     assert "--sequence" not in text
+
+
+def test_remedy_is_the_fastest_change_that_is_enough() -> None:
+    """Tensor parallelism over PCIe saves more memory than recomputation, and halves the speed."""
+    prediction = LargePrediction(
+        ask_large("llama-3.2-3b", [], {"sequence": 8192, "fsdp": True}, "8xrtx4090", None).setting
+    )
+    [one] = until_it_fits(prediction)
+    assert one.changes == ("large.recompute=full",)
+    other = remedied(prediction, ["cluster.layout.tensor=8"])
+    assert other is not None
+    assert other.saved_bytes > one.saved_bytes
+    assert other.prediction.tokens_per_s < 0.7 * one.prediction.tokens_per_s

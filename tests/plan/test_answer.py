@@ -102,14 +102,14 @@ def test_title_and_noise_scale() -> None:
     answer = reach_goal(
         TRACE, JOB_ON_IMAGENET, SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=known, goal=Goal(1e9)
     ).sections[0]
-    assert answer.title == "lenet5 on imagenet to 75 %: at most $1,000,000,000.00"
+    assert answer.title == "lenet5 on imagenet to 75 %: at most $1,000,000,000"
     assert "need no extra epochs" in " ".join(answer.lines)
     assert "noise scale" not in " ".join(answer.lines)
     assumed = of_epochs(10, 1000, 32)
     guessed = reach_goal(
         TRACE, job(), SearchSpace(DEVICES, [1], [32], samples=SAMPLES), effort=assumed, goal=Goal(1e9)
     ).sections[0]
-    assert guessed.title == "lenet5 on digits: at most $1,000,000,000.00"
+    assert guessed.title == "lenet5 on digits: at most $1,000,000,000"
     assert "gradient noise scale 256 (64 … 1,024) samples" in guessed.lines[-1]
 
 
