@@ -178,13 +178,11 @@ def _run(args: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except click.ClickException as error:
-        for word, plain in (("integer", "whole number"), ("float", "number")):
-            error.message = re.sub(rf"is not a valid {word}( range)?\.", f"is not a {plain}.", error.message)
         if "--json" in args:
-            _fail_json(error.format_message(), "")
+            _fail_json(_in_words(error.format_message()), "")
         shown = io.StringIO()
         error.show(shown)
-        click.echo(printable(shown.getvalue()), err=True, nl=False)
+        click.echo(printable(_in_words(shown.getvalue())), err=True, nl=False)
         return error.exit_code
     except ModuleNotFoundError as error:
         missing = missing_extra(error, f"this use of `chronograd {args[0]}`")
@@ -193,6 +191,17 @@ def _run(args: list[str]) -> int:
         return _fail(missing, args)
     except ChronogradError as error:
         return _fail(error, args)
+
+
+def _in_words(message: str) -> str:
+    """Return a message of click with plain words for its kinds of numbers.
+
+    >>> _in_words("'8k' is not a valid integer range.")
+    "'8k' is not a whole number."
+    """
+    for kind, words in (("integer", "whole number"), ("float", "number")):
+        message = re.sub(rf"is not a valid {kind}( range)?\.", f"is not a {words}.", message)
+    return message
 
 
 # Replacements of letters that the output cannot encode, such as on a terminal in Latin-1.
