@@ -107,14 +107,14 @@ def numbers_of_all_reduce() -> Iterator[str]:
 def numbers_of_cutout_and_dropout() -> Iterator[str]:
     gains = [without - with_ for without, with_ in cutout.PUBLISHED.values()]
     least = 100 - max(without for without, _ in cutout.PUBLISHED.values())
-    yield f"{min(gains):.1f} to {max(gains):.1f} points for networks of {math.floor(least)} % and more"
+    yield f"{min(gains):.1f} to {max(gains):.1f} percentage points, for networks with {math.floor(least)} % and more"
     for name, (without, with_) in cutout.PUBLISHED.items():
         yield f"| {name.replace('2x96d', '2×96d')} | {without} | {with_} |"
 
 
 def numbers_of_fine_tuning_or_frozen() -> Iterator[str]:
     assert 1.96 * 100 * math.sqrt(0.9 * 0.1 / 150) > 4
-    yield "With 150 test images a point means nothing."
+    yield "With 150 test images, one percentage point means nothing."
 
 
 def numbers_of_inception() -> Iterator[str]:
@@ -125,7 +125,7 @@ def numbers_of_inception() -> Iterator[str]:
     for depth, widths in zip(depths, ((128, 192, 96, 256), (128, 192, 96, 64)), strict=True):
         assert sum(widths) == depth
         yield " + ".join(map(str, widths))
-    yield f"The next 5×5 convolution then has {depths[0]} channels"
+    yield f"The 5×5 convolution of the next module then has {depths[0]} input channels instead of 256"
     yield f"takes {naive:,} MACs and the one with reductions {reduced:,}"
     yield f"save {100 * (1 - reduced / naive):.1f} % of the MACs, a factor of {naive / reduced:.2f}"
     yield f"At 28×28 the same sum is {round(reduced * 28 * 28 / 32 / 32):,}"
@@ -262,7 +262,7 @@ def numbers_of_prioritised_replay() -> Iterator[str]:
     share = priorities / priorities.sum()
     weights = (1 / share) / (1 / share).max()
     yield f"with α = 1 the four have P = {_listed(share)}"
-    yield f"with β = 1, where the four have {_listed(weights)}"
+    yield f"the four transitions of the figure have the weights {_listed(weights)}"
 
 
 def _listed(values: np.ndarray) -> str:
@@ -318,9 +318,9 @@ def numbers_of_gorila_and_ape_x() -> Iterator[str]:
     assert (settings["actors"], settings["learners"]) == (2, 2)
     yield f"{age[0]:.1f} updates behind in Gorila, {age[1]:.1f} in Ape-X"
     yield f"{steps[0]:.0f} steps and {minibatches[0]:.0f} minibatches a second in Gorila, {steps[1]:.0f} and {minibatches[1]:.0f} in Ape-X"
-    yield f"gives out each transition {gorila} times in Gorila, {ape_x} in Ape-X"
-    yield f"A gradient of Gorila is {mean('staleness', 'Gorila'):.2f} updates old"
-    yield f"An update moves {kb[0] / 1e3:.1f} kB in Gorila and {kb[1] / 1e3:.1f} kB in Ape-X."
+    yield f"draws each transition {gorila} times in Gorila, {ape_x} in Ape-X"
+    yield f"so a gradient is {mean('staleness', 'Gorila'):.2f} updates old"
+    yield f"exchanges parameters and gradients, {kb[0] / 1e3:.1f} kB for an update, and Ape-X transitions, {kb[1] / 1e3:.1f} kB."
     yield f"gets {100 * top[0]:.0f} % of Gorila's draws and {100 * top[1]:.0f} % of Ape-X's"
     params = mean("trained_params", "Gorila")
     yield f"twice 4 · {params:,.0f} bytes, {2 * 4 * params / 1e3:.1f} kB of the {kb[0] / 1e3:.1f}"
