@@ -149,8 +149,9 @@ def main() -> None:
         print(line(name, groups, key))
     for name, half in zip(("first half", "second half"), halves(groups), strict=True):
         print(line(f"search, {name}", half, CHOICES["search"]))
+    are_odd = odd(groups)
     for name, expected in (("search, best is odd", True), ("search, other groups", False)):
-        found = [group for group, is_odd in zip(groups, odd(groups), strict=True) if is_odd == expected]
+        found = [group for group, is_odd in zip(groups, are_odd, strict=True) if is_odd == expected]
         print(line(name, found, CHOICES["search"]))
     print(f"standard deviation of the error of the ratio of two layouts: {spread:.3f}")
     if arguments.signed:

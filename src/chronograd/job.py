@@ -811,7 +811,7 @@ def plain(path: str | Path) -> dict[str, Any]:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())
     except FileNotFoundError:
         is_owned = path.suffix not in (".yaml", ".yml") and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
-        hint = f"hf:{path} reads the config.json of a model of Hugging Face in the local cache; " if is_owned else ""
+        hint = f"write hf:{path} for a model in the local cache of Hugging Face; " if is_owned else ""
         raise JobError(f"no job file at {path}", hint + _EXAMPLE) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -926,14 +926,16 @@ def parse_on(text: str) -> tuple[int | None, str]:
     >>> parse_on("8xV100"), parse_on("local"), parse_on("rtx4090x2"), parse_on("rtx4090")
     ((8, 'v100'), (None, 'local'), (2, 'rtx4090'), (None, 'rtx4090'))
     """
-    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×* ]\s*)?(\S+)\s*", text)
-    if match and not match[1] and (after := re.fullmatch(r"\s*(\S*\d\S*?)[x×*:](\d{1,9})\s*", text)):
-        text = f"{after[2]}x{after[1]}"
-        match = re.fullmatch(r"(\d+)x(.+)", text)
-    if match is None or (match[1] is not None and int(match[1]) < 1):
+    words = text.strip()
+    if before := re.fullmatch(r"(\d{1,9})\s*[x×* ]\s*(\S+)", words):
+        count, name = int(before[1]), before[2]
+    elif after := re.fullmatch(r"(\S*\d\S*?)[x×*:](\d{1,9})", words):  # not rtx8000: a digit is before the x
+        count, name = int(after[2]), after[1]
+    else:
+        count, name = None, words
+    if not re.fullmatch(r"\S+", name) or count == 0:
         raise InputError(f"cannot read device {text!r}", "write COUNTxDEVICE, such as 8xV100 or local")
-    name = match[2]
-    return int(match[1]) if match[1] else None, name if name.endswith(".toml") else name.lower()
+    return count, name if name.endswith(".toml") else name.lower()
 
 
 def fields_of_place(place: str, overrides: Sequence[str] = ()) -> list[str]:

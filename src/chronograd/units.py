@@ -70,7 +70,7 @@ def seconds(value: float, digits: int = 3) -> str:
 
 
 def dollars(value: float) -> str:
-    """Return US dollars to the cent, from $100,000 on to the dollar; smaller amounts, such as the price of a million samples of a small network, to two digits.
+    """Return US dollars to the cent, from $100,000 on to the dollar, and below a cent to two digits.
 
     >>> dollars(12.3456), dollars(0.00123), dollars(0), dollars(-2)
     ('$12.35', '$0.0012', '$0.00', '−$2.00')

@@ -63,7 +63,8 @@ def _takeaway(prediction: LargePrediction, record: Record) -> str:
         price += f" {seconds(whole.value)}{'' if usd is None else f' and {dollars(usd)}'} for the whole training,"
     return (
         f"Predicted: {quantity(rate.value, rate.unit)} (80 % interval {interval(rate)}), "
-        f"{quantity((rate.value or 0.0) / setting.ranks, rate.unit)} per device, MFU {percent(prediction.mfu)},{price} and it fits with a probability of {_chance(prediction)}."
+        f"{quantity((rate.value or 0.0) / setting.ranks, rate.unit)} per device, MFU {percent(prediction.mfu)},{price} "
+        f"and it fits with a probability of {_chance(prediction)}."
     )
 
 

@@ -74,12 +74,9 @@ class LargePrediction:
     @property
     def least_step_s(self) -> float:
         """Return the seconds of a step at the peak of all devices, that of fp8 if the job uses it."""
-        peak = (
-            self.device.peak_8bit_ops_per_s["fp8"]
-            if self.setting.options.fp8
-            else self.peak_flops_per_s / self.setting.ranks
-        )
-        return least_flops(self.setting) / (peak * self.setting.ranks)
+        setting, device = self.setting, self.device
+        peak = device.peak_8bit_ops_per_s["fp8"] if setting.options.fp8 else device.peak(setting.training.precision)
+        return least_flops(setting) / (setting.ranks * peak)
 
     @property
     def mfu(self) -> float:

@@ -82,7 +82,7 @@ def until_it_fits(prediction: LargePrediction) -> list[Remedied]:
 
 
 def _best(found: Iterable[Remedied | None]) -> Remedied | None:
-    """Return the fastest change that is enough, if possible without other numbers; else the one that saves the most."""
+    """Return the fastest change that is enough, if possible one without rounding to fewer bits; else the one that saves the most."""
     known = [one for one in found if one is not None]
     enough = [one for one in known if one.prediction.fit >= ENOUGH]
     if enough:

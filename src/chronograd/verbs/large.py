@@ -59,10 +59,7 @@ class LargeRequest(Request):
     def check_ordinary(self, name: str) -> None:
         """Raise InputError if an option of large models is given for an ordinary network."""
         for option in self.of_large():
-            raise InputError(
-                f"{spelled(option)} applies to large models only, and {name} is not one of them",
-                "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
-            )
+            raise only_large(option, name)
 
     def asked_large(
         self, what: Any, words: Sequence[str], places: Sequence[str | None], own: tuple[str, ...]
@@ -148,10 +145,7 @@ class LargeTraining(LargeRequest):
         super().check_ordinary(name)
         for option in ("tokens", "epochs", "tokens_per_epoch", "target_loss"):
             if getattr(self, option) is not None:
-                raise InputError(
-                    f"{spelled(option)} applies to large models only, and {name} is not one of them",
-                    "state training.epochs=N for an ordinary network",
-                )
+                raise only_large(option, name, "state training.epochs=N for an ordinary network")
 
 
 # Names of the options that state the length of a training.
@@ -161,6 +155,15 @@ OF_TRAINING = ("tokens", "epochs", "tokens_per_epoch", "target_loss", "curve")
 def spelled(option: str) -> str:
     """Return an option as the command line spells it."""
     return "--inference" if option == "mode" else f"--{option.replace('_', '-')}"
+
+
+def only_large(option: str, name: str, hint: str = "") -> InputError:
+    """Return the error for an option of large models that is given for another network."""
+    return InputError(
+        f"{spelled(option)} applies to large models only, and {name} is not one of them",
+        hint
+        or "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
+    )
 
 
 def only_batch(batch: Sequence[int]) -> int:

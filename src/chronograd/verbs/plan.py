@@ -26,7 +26,7 @@ from chronograd.verbs.kinds import (
     complete_devices,
     parse_bytes,
 )
-from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large, spelled
+from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large, only_large, spelled
 from chronograd.verbs.request import FOLDER, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -282,10 +282,7 @@ class Plan(_Search, LargeTraining):
         super().check_ordinary(name)
         for option, value in {"layouts": self.layouts, "storage": self.storage}.items():
             if value:
-                raise InputError(
-                    f"--{option} applies to large models only, and {name} is not one of them",
-                    "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
-                )
+                raise only_large(option, name)
 
     def answer(
         self,
@@ -332,10 +329,7 @@ class Plan(_Search, LargeTraining):
         from chronograd.large.search_answer import plan_layouts
 
         if not is_large(self.job, self.overrides):
-            raise InputError(
-                f"--layouts applies to large models only, and {self.job} is not one of them",
-                "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
-            )
+            raise only_large("layouts", str(self.job))
         if len(self.on) > 1:
             raise InputError(
                 f"--layouts takes one place, not {' and '.join(self.on)}", "give --on once, such as --on 64xh100"

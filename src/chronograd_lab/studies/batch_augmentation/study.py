@@ -156,7 +156,8 @@ def values(results: Results) -> dict[str, Any]:
     """Return accuracy, error, cost, and cost to reach the target by arm.
 
     `fewest`: the cheapest arm to the target, by kind of cost. `soonest`: the arm that needs the fewest seconds, by target in
-    percent. `between`: the seconds between the fastest and the slowest arm, by target. `stages`: the error of crop and flip alone, by learning rate.
+    percent. `between`: the seconds between the fastest and the slowest arm, by target. `stages`: the error of crop and flip alone,
+    by learning rate.
     """
     settings, rows = results.settings, results.rows["runs"]
     names = {key(name): name for name in by_copies(settings)} | {"longer": longer_name(settings), "plain": PLAIN}
