@@ -5,7 +5,7 @@
 # make check  format, lint, types, layers, docs, the report on the house, words
 # make words  sentences over 30 words, docstrings that begin with a clause, words that have a plainer one
 # make docs   the documentation site, in build/site: links are checked, code blocks run; EXTERNAL=1 checks links to other sites, too
-# make house  lines by room, long functions, names used twice, imports against the layers; fails above tools/house.toml
+# make house  lines by room; fails at long functions, names used twice, imports against the layers, circles
 # make onnx serve  what exports, and what serves and its client (Triton's), into .venv: their tests run then, too
 # make transformers  the library Transformers into .venv: the tests of models without a reader run then, too
 # make atari  gymnasium and Atari games into .venv: the tests of agents run then, too

@@ -20,7 +20,7 @@ from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.doctor.job import data_and_weights
 from chronograd.errors import FileFormatError, InputError
-from chronograd.models import names, pretrained
+from chronograd.models import names, pretrained, weight_list
 from chronograd.models.registry import build
 from chronograd.models.weights import load_pretrained
 
@@ -115,15 +115,15 @@ def test_list(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_library_states_its_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("timm")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    (row,) = pretrained.listed("torchvision:resnet18").data
+    (row,) = weight_list.listed("torchvision:resnet18").data
     assert (row["accuracy"], row["metric"], row["sha256"], row["path"]) == (0.69758, "acc@1", "f37072fd", None)
     assert row["bytes"] == pytest.approx(46_830_571, abs=1024)
     file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
     file.parent.mkdir(parents=True)
     file.touch()
-    assert pretrained.listed("torchvision:resnet18").data[0]["path"] == str(file)
-    assert len(pretrained.listed("torchvision").data) > 80
-    (row,) = pretrained.listed("timm:resnet18").data
+    assert weight_list.listed("torchvision:resnet18").data[0]["path"] == str(file)
+    assert len(weight_list.listed("torchvision").data) > 80
+    (row,) = weight_list.listed("timm:resnet18").data
     assert (row["file"], row["licence"]) == ("resnet18.a1_in1k", "apache-2.0")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.util import find_spec
@@ -17,14 +17,8 @@ from typing import Any
 
 import platformdirs
 
-from chronograd.answer import Answer, Column, Section, Table
-from chronograd.errors import EXTRAS, InputError, require
-from chronograd.units import percent
-from chronograd.words import how_many
-
 FOLDER_VARIABLE = "CHRONOGRAD_WEIGHTS"
 LIBRARIES = ("torchvision", "timm")
-MOST_SHOWN = 40  # rows in a terminal
 
 
 @dataclass(frozen=True)
@@ -89,49 +83,12 @@ def known(name: str) -> Pretrained | None:
     return None if row is None else Pretrained(name, weights=name, path=None if path is None else str(path), **row)
 
 
+def all_known() -> list[Pretrained]:
+    """Return the facts about all files of the table."""
+    return [file for name in _table() if (file := known(name)) is not None]
+
+
 def known_or_path(source: str) -> Path:
     """Return the path of weights that a job names: a file on disk, else a file of the table. It may not exist."""
     path = Path(source).expanduser()
     return path if path.exists() else (located(source) if source in _table() else None) or path
-
-
-def listed(what: str | None = None) -> Answer:
-    """List the files of the table, or those of a network, a file or a library.
-
-    Raises: InputError if there are none.
-    """
-    rows = [one for name in _table() if (one := known(name)) is not None and what in (None, one.file, one.network)]
-    library, _, name = (what or "").partition(":")
-    if library in LIBRARIES:
-        require(library, EXTRAS[library], f"weights of {library}")  # before torch
-        from chronograd.models.weights import of_library
-
-        rows += of_library(library, name)
-    if not rows:
-        raise InputError(
-            f"no pretrained weights of {what} are known", "`chronograd weights --list` lists the known ones"
-        )
-    here = sum(one.path is not None for one in rows)
-    drop, details = ("sha256", "trained on", "size", "licence"), ("from", "place")
-    section = Section(
-        "Pretrained weights" if what is None else f"Pretrained weights: {what}",
-        f"{how_many(len(rows), 'files')} of weights, {here} of them on this machine.",
-        table=Table.of(rows, _COLUMNS, drop=drop, details=details, most=MOST_SHOWN),
-        caption="Load one with network.weights=FILE, or network.weights=torchvision or timm for the weights of these libraries: "
-        "`chronograd weights timm` lists them.\n`–`: the publisher does not state it. sha256: its first digits.",
-    )
-    return Answer("Pretrained weights", sections=[section], data=[asdict(one) for one in rows])
-
-
-_COLUMNS = (
-    Column("file", "file"),
-    Column("network", "network"),
-    Column("trained on", "trained_on"),
-    Column("accuracy", "accuracy", format=lambda share: percent(share, 2)),
-    Column("licence", "licence"),
-    Column("size", "bytes", "B"),
-    Column("sha256", "sha256", format=lambda digest: digest[:8]),
-    Column("here", lambda one: "no" if one.path is None else "yes"),
-    Column("from", lambda one: one.url),
-    Column("place", "path"),
-)

@@ -33,11 +33,11 @@ class PretrainedList(Request):
     """List the files that a job can load by their name; also the default."""
 
     def answer(self) -> Answer:
-        from chronograd.models import pretrained
+        from chronograd.models import weight_list
 
         if self.list and self.what is not None:
             raise InputError("--list shows all files", "leave out --list, or the name")
-        return pretrained.listed(self.what)
+        return weight_list.listed(self.what)
 
 
 REQUESTS = (PretrainedList,)
