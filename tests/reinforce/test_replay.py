@@ -140,11 +140,11 @@ def test_empty_replay_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["proportional", "rank-based"])
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e308, -1.0])
 def test_invalid_priorities(kind: str, wrong: float) -> None:
     replay = KINDS[kind](10)
     replay.add(numbered(range(4)))
-    with pytest.raises(InputError, match="finite priorities"):
+    with pytest.raises(InputError, match="give priorities from 0 to"):
         replay.update(np.arange(4), np.array([1.0, wrong, 1.0, 1.0]))
 
 
@@ -267,6 +267,26 @@ def test_new_transitions_have_the_highest_priority() -> None:
     assert p_value(draw_counts(replay, 500, 8), {1: 5.0, 2: 15.0}) > MIN_P
     replay.add(numbered([3]))
     assert p_value(draw_counts(replay, 500, 8), {1: 5.0, 2: 15.0, 3: 15.0}) > MIN_P
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-320])
+def test_priorities_that_are_all_zero_draw_uniformly(least: float) -> None:
+    """Nothing ranks transitions of priority 0, so P = 1/N for those still stored, and all weights are 1."""
+    replay = ProportionalReplay(30, alpha=1.0, beta_start=1.0, slack=10)
+    replay.add(numbered(range(45)))
+    replay.trim()
+    replay.update(np.arange(40), np.full(40, least))
+    sample = replay.sample(256, np.random.default_rng(0))
+    assert sample.weights.tolist() == [1.0] * 256
+    assert p_value(draw_counts(replay, 600, 15), dict.fromkeys(range(15, 45), 1.0)) > MIN_P
+    assert replay.share_of_highest(0.1) == pytest.approx(0.1)
+    replay.update(sample.indices[:1], np.array([2.0]))  # the only one with a weight
+    assert len(draw_counts(replay, 20, 15)) == 1
+
+
+def test_shards_without_priorities_are_refused() -> None:
+    with pytest.raises(InputError, match="priorities of 2 shards sum to 0"):
+        split_shares([0.0, 0.0], np.array([0.5]))
 
 
 # -- the sum tree ------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from chronograd.reinforce.replay.uniform import UniformReplay
 
 # ε of Schaul et al. 2016, section 3.3: every transition can be drawn again.
 MIN_PRIORITY = 1e-6
+# The largest error of single precision. The sum over any replay stays finite.
+MAX_PRIORITY = float(np.finfo(np.float32).max)
 
 
 def priorities_of(errors: Array) -> Array:
@@ -81,8 +83,10 @@ class PrioritisedReplay(UniformReplay):
             # For a single one, reductions would take longer than all other work.
             is_one = len(priorities) == 1
             least, largest = (priorities[0],) * 2 if is_one else (priorities.min(), priorities.max())
-            if not (least >= 0 and largest < np.inf):  # nan neither
-                raise InputError(f"a priority of {least} to {largest}", "give finite priorities of at least 0")
+            if not (least >= 0 and largest <= MAX_PRIORITY):  # nan neither
+                raise InputError(
+                    f"the priorities are from {least} to {largest}", f"give priorities from 0 to {MAX_PRIORITY:.2g}"
+                )
             if largest > self.max_priority:
                 self.max_priority = float(largest)
         return priorities

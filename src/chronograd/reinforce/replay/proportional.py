@@ -1,4 +1,6 @@
-"""Proportional prioritised replay: P(i) = p_i^α / Σ_k p_k^α. See chronograd.reinforce.replay.prioritised."""
+"""Proportional prioritised replay: P(i) = p_i^α / Σ_k p_k^α, or 1/N if every priority is 0. See
+chronograd.reinforce.replay.prioritised.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,14 @@ class ProportionalReplay(PrioritisedReplay):
         if not count:
             return 0.0
         powers = self._kept[self._in_order()]
-        return float(np.partition(powers, self._size - count)[-count:].sum() / powers.sum())
+        total = powers.sum()
+        return float(np.partition(powers, self._size - count)[-count:].sum() / total) if total else count / self._size
 
     def draw(self, shares: Values) -> tuple[Indices, Values]:
         places, total = self._tree.find(shares)
+        if total == 0:  # all priorities are 0, so none is larger than another
+            numbers = np.minimum((shares * self._size).astype(np.int64), self._size - 1)
+            return self._in_order()[numbers], np.full(len(shares), 1 / self._size)
         return places, self._kept.take(places) / total
 
     def read(self, places: Indices) -> Transitions:

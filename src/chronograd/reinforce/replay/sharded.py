@@ -12,6 +12,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.reinforce.replay.sum_tree import Values
+from chronograd.words import how_many
 
 # The bits of an index above these hold the shard.
 PLACE_BITS = 40
@@ -27,7 +28,10 @@ def split_shares(totals: Sequence[float], shares: Values) -> list[tuple[int, Val
     """
     ends = np.cumsum(totals)
     if not ends[-1] > 0:
-        raise InputError("the replay is empty", "add transitions before drawing from it")
+        raise InputError(
+            f"the priorities of {how_many(len(totals), 'shards')} sum to {ends[-1]:g}",
+            "add transitions with a priority above 0 before drawing",
+        )
     ends /= ends[-1]
     begins = np.concatenate([[0.0], ends[:-1]])
     numbers = np.minimum(ends.searchsorted(shares, "right"), ends.searchsorted(1.0))

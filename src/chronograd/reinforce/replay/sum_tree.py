@@ -18,6 +18,8 @@ Values = npt.NDArray[np.float64]
 SEARCHES = 64
 # Keeps rounding from reaching past the last leaf with a weight.
 _BELOW_ONE = 1 - 1e-12
+# A smaller total has too few digits for that.
+_LEAST_TOTAL = float(np.finfo(np.float64).tiny)
 
 
 class SumTree:
@@ -55,10 +57,15 @@ class SumTree:
             self._stale = places
 
     def find(self, shares: Values) -> tuple[Indices, float]:
-        """Return the first place where the running sum exceeds each share (0 to below 1) of the total, and the total."""
+        """Return the first place where the running sum exceeds each share (0 to below 1) of the total, and the total.
+
+        A total of 0 has no such places: they are then empty.
+        """
         self._sum_stale()
         running = self._sums.cumsum()
         total = running[-1]
+        if total < _LEAST_TOTAL:
+            return np.zeros(0, np.int64), 0.0
         sought = shares * total
         blocks = _first_above(running, sought)
         sought -= running.take(blocks)
