@@ -301,12 +301,17 @@ def test_zip_bomb_is_refused(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "trace.json.gz", "wb", 1) as stream:
         for _ in range(80):
             stream.write(b" " * 1_000_000)
-    assert "unzipped it has more" in refused(Trace.load, tmp_path / "trace.json.gz").message
+    assert "unpacks to more than 100 times" in refused(Trace.load, tmp_path / "trace.json.gz").message
     with zipfile.ZipFile(tmp_path / "labels.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         buffer = io.BytesIO()
         np.save(buffer, np.zeros(15_000_000, np.int64))
         archive.writestr("sample.npy", buffer.getvalue())
     assert "bytes unzipped" in refused(PARSERS["labels.npz"], tmp_path / "labels.npz").message
+
+
+def test_json_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_bytes(b'{"rows": [' + b"{}," * 6_000_000 + b"{}]}")
+    assert "about 12,000,00" in refused(Record.load, tmp_path / "record.json").message
 
 
 # -- nothing is executed -------------------------------------------------------------------------------------

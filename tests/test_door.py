@@ -23,9 +23,9 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:085ec00b\nsiz
 TEXT = b"epoch,loss\n1,0.5\n"
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def zipped(files: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w", method) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return stream.getvalue()
@@ -74,6 +74,14 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
     "blank": (b"\n \n", "only blanks", "copy"),
     "large": (b"1" * 2_000, "2,000 bytes; a log may have at most 1,000", "smaller"),
     "bomb": (gzip.compress(b"1" * 100_000), "more than 1,000 bytes unpacked", "smaller"),
+    "ratio": (gzip.compress(b"1,2\n" * 5_000_000), "unpacks to more than 100 times that", "unpack it"),
+    "ratio in a zip": (
+        zipped({"log": b"1,2\n" * 5_000_000}, zipfile.ZIP_DEFLATED),
+        "unpacks to more than 100 times that",
+        "unpack it",
+    ),
+    "lines": (b"1\n" * 2_000_001, "2,000,002 lines; a log may have at most 2,000,000", "shorter"),
+    "values": (b"{}," * 3_000_000, "about 6,000,001 values; a log may have at most 5,000,000", "shorter"),
 }
 
 
@@ -83,7 +91,7 @@ def test_error_names_the_actual_file_kind(name: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(data)
     with pytest.raises(FileFormatError) as caught:
-        door.read_text(path, "a log", most_bytes=1_000 if name in ("large", "bomb") else 50_000)
+        door.read_text(path, "a log", most_bytes=1_000 if name in ("large", "bomb") else door.MAX_BYTES)
     assert what in caught.value.message
     assert to_do in caught.value.hint
     assert "\n" not in caught.value.message
@@ -98,6 +106,24 @@ def test_reads_a_single_compressed_file(pack: Callable[[bytes], bytes], tmp_path
     path = tmp_path / "log.csv"
     path.write_bytes(pack(TEXT))
     assert door.read_text(path) == TEXT.decode()
+
+
+def test_small_file_may_unpack_to_any_multiple(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2\n" * 250_000))
+    assert path.stat().st_size * 500 < 1_000_000
+    assert len(door.read_text(path)) == 1_000_000
+
+
+def test_limits_of_lines_and_values_are_chosen_by_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("[" + "1,\n" * 5 + "1]")
+    assert door.read_text(path, most_lines=6, most_values=7)
+    assert door.read_text(path, most_lines=None, most_values=7)
+    with pytest.raises(FileFormatError, match="has 6 lines; a text file may have at most 5"):
+        door.read_text(path, most_lines=5)
+    with pytest.raises(FileFormatError, match="has about 7 values; a text file may have at most 6"):
+        door.read_text(path, most_values=6)
 
 
 @pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])

@@ -4,7 +4,8 @@ them.
 `opened` checks the kind of the path and the first bytes, and returns a stream. For a wrong file it raises a FileFormatError
 that names the kind of the file, its path and what to do. `read_bytes` also unpacks a single compressed file, `read_text`
 decodes, and `parse_json` detects a truncated file. None of them waits (a FIFO), reads without end (a device) or reads more than
-`most_bytes`, packed or unpacked.
+`most_bytes`, packed or unpacked. A compressed file may not unpack to more than `MAX_RATIO` times its size. A text may have
+`MAX_LINES` lines and `files.MAX_VALUES` values, because a parser needs up to 100 bytes of memory for a value of two letters.
 
 Other readers call `chronograd.files`, whose `open_plain` this door also uses. They read our own formats (records, runs, job
 files, catalogs), which `files.check_plain` limits to plain data; and ONNX models, COCO annotations, pictures, tables of `fit
@@ -33,9 +34,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from chronograd.errors import FileFormatError
-from chronograd.files import MAX_BYTES, irregular, open_plain
+from chronograd.files import MAX_BYTES, MAX_VALUES, irregular, num_values, open_plain
 
 HEAD_BYTES = 4096
+# gzip reduces logs and traces 5 to 30 times, and zeros 1,030 times. Small files may have any ratio.
+MAX_RATIO, MIN_UNPACKED_BYTES = 100, 1_000_000
+# A row of a parsed table takes 200 to 400 bytes, so that this limit is below 1 GB of memory.
+MAX_LINES = 2_000_000
 EMPTY_HINT = "copy or write it again"
 _EXPORT = "export its content as CSV or JSON"
 
@@ -163,22 +168,51 @@ def read_bytes(
 
 
 def read_text(
-    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MAX_BYTES, hint: str = ""
+    path: str | os.PathLike[str],
+    what: str = "a text file",
+    *,
+    most_bytes: int = MAX_BYTES,
+    most_lines: int | None = MAX_LINES,
+    most_values: int = MAX_VALUES,
+    hint: str = "",
 ) -> str:
-    """Return the text of a file as `read_bytes`: UTF-8, UTF-16 or UTF-32 by its byte order mark, else Latin-1. Line ends become
-    one.
+    """Return the text of a file as `read_bytes`: UTF-8, UTF-16 or UTF-32 by its byte order mark, else Latin-1.
 
-    Raises: FileFormatError for binary data, a program, a notebook and a web page.
+    Args:
+        most_lines: None for JSON that may have a line for each value.
+
+    Raises: FileFormatError for binary data, a program, a notebook, a web page, and too many lines or values.
     """
     data = read_bytes(path, what, most_bytes=most_bytes, hint=hint)
     text = decoded(data)
     if text is None:
         raise FileFormatError(f"{path} is a binary file, not {what}", hint or "name a text file")
+    check_amount(text, path, what, most_lines=most_lines, most_values=most_values)
     if (problem := _program(text, Path(path))) is not None:
         raise FileFormatError(f"{path} is {problem[0]}, not {what}", hint or problem[1])
     if not text[:HEAD_BYTES].strip() and not text.strip():
         raise FileFormatError(f"{path} has only blanks, not {what}", hint or EMPTY_HINT)
     return text
+
+
+def check_amount(
+    text: str,
+    path: str | os.PathLike[str],
+    what: str,
+    *,
+    most_lines: int | None = MAX_LINES,
+    most_values: int = MAX_VALUES,
+) -> None:
+    """Raise FileFormatError for a text of more lines or values (`files.num_values`) than a parser should hold in memory."""
+    lines = text.count("\n") + 1
+    if most_lines is not None and lines > most_lines:
+        raise FileFormatError(
+            f"{path} has {lines:,} lines; {what} may have at most {most_lines:,}", "name a shorter file"
+        )
+    if (values := num_values(text)) > most_values:
+        raise FileFormatError(
+            f"{path} has about {values:,} values; {what} may have at most {most_values:,}", "name a shorter file"
+        )
 
 
 def decoded(data: bytes) -> str | None:
@@ -297,9 +331,26 @@ def _limited(stream: IO[bytes] | io.BufferedIOBase, path: str | os.PathLike[str]
     return data
 
 
+def _inflated(
+    stream: io.BufferedIOBase | IO[bytes], packed: int, path: str | os.PathLike[str], what: str, most_bytes: int
+) -> bytes:
+    """Return the content of a compressed stream of `packed` bytes, at most MAX_RATIO times as many."""
+    most_for_ratio = max(MAX_RATIO * packed, MIN_UNPACKED_BYTES)
+    if most_for_ratio >= most_bytes:
+        return _limited(stream, path, what, most_bytes)
+    data = stream.read(most_for_ratio + 1)
+    if len(data) > most_for_ratio:
+        raise FileFormatError(
+            f"{path} has {packed:,} bytes and unpacks to more than {MAX_RATIO} times that, which {what} never does",
+            "if you trust it, unpack it, and name the unpacked file",
+        )
+    return data
+
+
 def _unpacked(stream: IO[bytes], kind: Kind, path: str | os.PathLike[str], what: str, most_bytes: int) -> bytes:
     if kind.key in _UNPACK:
-        return _limited(_UNPACK[kind.key](stream), path, what, most_bytes)
+        packed = os.fstat(stream.fileno()).st_size
+        return _inflated(_UNPACK[kind.key](stream), packed, path, what, most_bytes)
     with zipfile.ZipFile(stream) as archive:
         members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
         names = [member.filename for member in members]
@@ -315,7 +366,7 @@ def _unpacked(stream: IO[bytes], kind: Kind, path: str | os.PathLike[str], what:
         if members[0].flag_bits & 1:
             raise FileFormatError(f"{path} is a zip file with a password", "unpack it, and name the file in it")
         with archive.open(members[0]) as member:
-            return _limited(member, path, what, most_bytes)
+            return _inflated(member, members[0].compress_size, path, what, most_bytes)
 
 
 def _program(text: str, path: Path) -> tuple[str, str] | None:

@@ -30,6 +30,8 @@ from chronograd.errors import DiskFullError, FileFormatError, InputError
 # Our largest files, records with their tables, have a few megabytes.
 MAX_BYTES = 50_000_000
 MAX_LEVELS = 30
+# A value of two letters takes 60 to 100 bytes once it is parsed, so that this limit is 500 MB of memory.
+MAX_VALUES = 5_000_000
 _FORMAT = re.compile(rb'"format"\s*:\s*"(chronograd-[a-z]+)"')
 DOWNLOAD_TIMEOUT_S = 20.0
 _PLACES = {
@@ -83,10 +85,25 @@ def digest(path: Path, kind: str = "sha256") -> str:
         return hashlib.file_digest(stream, kind).hexdigest()
 
 
+def num_values(text: str | bytes) -> int:
+    """Return the most values that a JSON text or a table can hold: the marks that begin or separate values, also in quotes.
+
+    >>> num_values('{"a": [1, 2]}'), num_values(b"x;y")
+    (4, 2)
+    """
+    marks = ",;\t[{"
+    return 1 + (sum(map(text.count, marks)) if isinstance(text, str) else sum(map(text.count, marks.encode())))
+
+
 def read_json(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> Any:
-    """Return the data of a JSON file. Raises OSError as `read_bytes`, ValueError for invalid JSON or data that is not plain."""
+    """Return the data of a JSON file. Raises OSError as `read_bytes`, ValueError for invalid JSON or data that is not plain, and
+    for too many values.
+    """
+    text = read_bytes(path, most_bytes)
+    if (values := num_values(text)) > MAX_VALUES:
+        raise ValueError(f"it has about {values:,} values, more than {MAX_VALUES:,}")
     try:
-        data = json.loads(read_bytes(path, most_bytes))
+        data = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     check_plain(data)

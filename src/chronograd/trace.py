@@ -11,11 +11,9 @@ elementwise, pooling, ...) counts separately as `vector_flops`.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -27,8 +25,9 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, GetPydanticSchema, TypeAdapter
 from pydantic_core import core_schema
 
+from chronograd import door
 from chronograd.errors import FileFormatError, problems
-from chronograd.files import as_asked, read_bytes, write_aside
+from chronograd.files import as_asked, write_aside
 from chronograd.units import FLOPS_PER_MAC
 
 FORMAT = "chronograd-trace"
@@ -413,17 +412,12 @@ class Trace:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
         """Read a saved trace. Raises FileFormatError if it is not one."""
-        path = Path(path)
+        raw = door.read_bytes(path, "a trace", most_bytes=MOST_BYTES)
         try:
-            raw = read_bytes(path, MOST_BYTES)
-            if raw[:2] == b"\x1f\x8b":
-                raw = _unzipped(raw)
             data = json.loads(raw.decode())
             if b"\\u" in raw:  # half of a surrogate pair is not valid text, and nobody could write it
                 json.dumps(data, ensure_ascii=False).encode()
-        except FileNotFoundError:
-            raise FileFormatError(f"no trace file at {path}", "chronograd count NETWORK --out FILE") from None
-        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        except (ValueError, RecursionError) as error:
             raise FileFormatError(f"{path} is not a readable trace: {error}", _REMAKE) from None
         return cls.from_json(data, str(path))
 
@@ -465,15 +459,6 @@ class Trace:
         for op in self.operators:
             if op.kind in _PRODUCTS and (op.attributes or op.kind not in CONV_KINDS):
                 _PRODUCTS[op.kind].model_validate(op.attributes)
-
-
-def _unzipped(raw: bytes) -> bytes:
-    """Return unzipped bytes, up to a limit: a few kilobytes can expand to gigabytes. Raises OSError, EOFError, zlib.error."""
-    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-        data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(f"unzipped it has more than {MOST_BYTES:,} bytes")
-    return data
 
 
 _ADAPTER = TypeAdapter(Trace)
