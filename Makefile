@@ -1,7 +1,7 @@
 # make run    the main job: one job file through the whole loop, ending in report.html
 # make test   the tests, in minutes; without those that take long or need more than a Python environment
-# make test-all  all tests that can run here
-# make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
+# make test-extra  the others: slow ones, and those of each part that is installed
+# make test-all  both
 # make check  format, lint, types, layers, docs, the report on the house, words
 # make words  sentences over 30 words, docstrings that begin with a clause, words that have a plainer one
 # make docs   the documentation site, in build/site: links are checked, code blocks run; EXTERNAL=1 checks links to other sites, too
@@ -20,9 +20,8 @@ WORKERS ?= 2
 ALL_WORKERS ?= 3
 # Compiled modules are kept, whatever the shell says: tests start many interpreters, and pytest rewrites each assertion.
 export PYTHONDONTWRITEBYTECODE =
-LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or transformers or handoff or vendors
 
-.PHONY: run test test-all slowest check house words docs format install backends tensorflow ray onnx transformers horovod serve atari handoff vendors clean
+.PHONY: run test test-extra test-all check house words docs format install backends tensorflow ray onnx transformers horovod serve atari handoff vendors clean
 .DEFAULT_GOAL := run
 
 install:
@@ -32,19 +31,19 @@ run: install
 	@$(BIN)/chronograd run examples/digits.yaml
 
 test: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))"
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not (slow or extra)"
+
+test-extra: install
+	$(BIN)/python -m pytest --numprocesses $(ALL_WORKERS) --dist worksteal --durations=40 --durations-min=5 -m "slow or extra"
 
 test-all: install
 	$(BIN)/python -m pytest --numprocesses $(ALL_WORKERS) --dist worksteal --durations=40 --durations-min=5
-
-slowest: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))" --slowest=docs/slowest-tests.md
 
 check: install
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not ($(LONG))" tests/test_layers.py tests/test_docs.py
+	$(BIN)/python -m pytest -m "not (slow or extra)" tests/test_layers.py tests/test_docs.py
 	$(BIN)/python tools/house.py
 	$(BIN)/python tools/words.py
 

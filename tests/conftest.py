@@ -5,19 +5,19 @@ from __future__ import annotations
 import fcntl
 import gc
 import importlib
-import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import hypothesis
 import pytest
-from tests import parts, slowest
+from tests import parts
 from tests.fork_server import Server
+from tests.hiding import sitecustomize as hiding
 
-pytest_addoption = slowest.pytest_addoption
 pytest_collection_modifyitems = parts.pytest_collection_modifyitems
 SERVER = pytest.StashKey[Server]()
 
@@ -31,9 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any-machine", deadline=None, suppress_health_check=too_slow)
     hypothesis.settings.load_profile("any-machine")
     config.stash[SERVER] = Server()
+    _hide_in_children()
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=0):
         gc.disable()  # until this process has collected the tests: nearly all objects made until then stay
-    slowest.register(config)
     if hasattr(config, "workerinput"):  # an xdist worker uses its parent's home and reports to its parent
         return
     home = tempfile.mkdtemp(prefix="chronograd-tests-")
@@ -44,6 +44,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(parts.Account(parts.required()))
 
 
+def _hide_in_children() -> None:
+    """Put the folder that hides packages on PYTHONPATH: interpreters that tests start read it."""
+    folder = str(Path(hiding.__file__).parent)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", folder)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *paths])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Hide the packages of extras from the top of a file of tests, unless all its tests are marked."""
+    if isinstance(collector, pytest.Module):
+        hiding.installed().hide(parts.hidden_from(parts.parts_of_module(collector.path)))
+    return (yield)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude collected tests from garbage collection, and use one thread per test process, as more would spin for cores."""
     if not session.config.option.collectonly:
@@ -51,7 +68,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()  # each full collection would scan two million objects of tests and modules, for more than a second
     gc.enable()
     # PyTorch imports Triton at its first trace, and Triton's library crashes if TensorFlow is loaded by then.
-    if all(importlib.util.find_spec(name) for name in ("triton", "tensorflow")):
+    if all(PathFinder.find_spec(name) for name in ("triton", "tensorflow")):
         importlib.import_module("triton")
     if hasattr(session.config, "workerinput"):
         import threadpoolctl
@@ -64,6 +81,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Run before any fixture of the test, which may start ranks for a whole module."""
+    hiding.installed().hide(parts.hidden_from(parts.parts_of(item)))
     parts.skip_missing_parts(item)
     item.config.stash[SERVER].is_used = item.get_closest_marker("real_exec") is None
 

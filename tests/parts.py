@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable
+from importlib.machinery import PathFinder
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
-PARTS = ("onnx", "serve", "gymnasium", "atari", "transformers", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors",
-         "handoff", "data")  # fmt: skip
+PARTS = ("onnx", "serve", "gymnasium", "atari", "transformers", "hooks", "tensorflow", "ray", "horovod", "slurm", "netns", "install",
+         "vendors", "handoff", "bench", "fuzz", "data")  # fmt: skip
+# Packages of extras that `make run` does not install. A test without the mark of the extra cannot import them.
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "serve": ("onnx", "onnxscript", "onnxruntime", "starlette", "uvicorn", "prometheus_client", "httptools", "uvloop", "tritonclient"),
+    "gymnasium": ("gymnasium",),
+    "atari": ("gymnasium", "ale_py"),
+    "transformers": ("transformers",),
+    "hooks": ("lightning", "transformers", "accelerate"),
+    "tensorflow": ("tensorflow", "keras"),
+    "ray": ("ray", "gymnasium"),
+    "horovod": ("horovod",),
+    "handoff": ("accelerate", "torchtitan", "transformers"),
+    "bench": ("torchinfo", "fvcore", "deepspeed", "lightning", "accelerate", "keras"),
+    "fuzz": ("atheris",),
+}  # fmt: skip
 # What the tests marked `data` read, in the folder of data sets.
 DATA_FOLDERS = ("bccd", "cifar-10-batches-py", "FashionMNIST", "hymenoptera-160", "traces")
 # Names of parts, such as ray,slurm; a skipped test of these parts is a failure.
@@ -51,25 +69,46 @@ def _why_no_data() -> str:
     return f"not in the data folder: {', '.join(missing)}" if missing else ""
 
 
-def _why_missing(*modules: str) -> str:
-    missing = [name for name in modules if find_spec(name) is None]
+def hidden_from(parts: Iterable[str]) -> set[str]:
+    """Return the packages of extras that a test with the marks of these parts cannot import."""
+    every, allowed = (set(chain(*(PACKAGES.get(part, ()) for part in names))) for names in (PACKAGES, parts))
+    return every - allowed
+
+
+def parts_of_module(path: Path) -> list[str]:
+    """Return the parts that mark all tests of a file: its code at the top may import their packages."""
+    tree = ast.parse(path.read_bytes())
+    marks = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    names = {node.attr for mark in marks for node in ast.walk(mark) if isinstance(node, ast.Attribute)}
+    return [part for part in PARTS if part in names]
+
+
+def _why_missing(part: str, *except_for: str) -> str:
+    missing = [name for name in PACKAGES[part] if name not in except_for and not PathFinder.find_spec(name)]
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 # The reason why a part cannot be tested here; empty if it can.
 _WHY_NOT: dict[str, Callable[[], str]] = {
-    "onnx": lambda: _why_missing("onnx", "onnxscript", "onnxruntime"),
-    "serve": lambda: _why_missing("onnx", "onnxruntime", "starlette", "uvicorn", "prometheus_client"),
+    "onnx": lambda: _why_missing("onnx"),
+    "serve": lambda: _why_missing("serve", "tritonclient"),
     "tensorflow": lambda: _why_no_backend("tf_mirrored"),
     "ray": lambda: _why_no_backend("parameter_server"),
     "horovod": lambda: _why_no_backend("horovod"),
     "slurm": _why_no_slurm,
     "netns": _why_no_namespaces,
     "gymnasium": lambda: _why_missing("gymnasium"),
-    "atari": lambda: _why_missing("ale_py"),
+    "atari": lambda: _why_missing("atari"),
     "transformers": lambda: _why_missing("transformers"),
+    "hooks": lambda: _why_missing("hooks"),
     "vendors": _why_no_vendors,
-    "handoff": lambda: _why_missing("accelerate", "torchtitan", "transformers"),
+    "handoff": lambda: _why_missing("handoff"),
+    "bench": lambda: _why_missing("bench", "torchinfo", "deepspeed", "lightning", "accelerate", "keras"),
+    "fuzz": lambda: _why_missing("fuzz"),
     "data": _why_no_data,
 }
 
@@ -88,16 +127,25 @@ def required() -> tuple[str, ...]:
     return names
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parts = [part for part in PARTS if item.get_closest_marker(part)]
         if parts:
             item.user_properties.append(("parts", parts))
+        if set(parts) - {"data"}:  # read where they are, at no cost
+            item.add_marker("extra")
+
+
+def parts_of(item: pytest.Item) -> list[str]:
+    """Return the parts that a test is marked with."""
+    parts: list[str] = dict(item.user_properties).get("parts", [])
+    return parts
 
 
 def skip_missing_parts(item: pytest.Item) -> None:
     """Skip a test marked with a missing part before its fixtures start."""
-    for part in dict(item.user_properties).get("parts", []):
+    for part in parts_of(item):
         if reason := why_not(part):
             pytest.skip(reason)
 

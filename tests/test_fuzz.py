@@ -52,9 +52,9 @@ def test_damaged_input_is_refused(name: str, number: int, rounds: int) -> None:
         assert watch.tried(target, data[: target.most_bytes], scratch) is None
 
 
+@pytest.mark.fuzz
 def test_one_second_of_fuzzing(tmp_path: Path) -> None:
     """The whole harness in a separate process, on the fastest parser."""
-    pytest.importorskip("atheris")
     row = fuzz.fuzz("prices", 1.0, tmp_path)
     assert row["inputs"] > 20
     assert row["branches"] > 5

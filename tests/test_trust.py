@@ -165,8 +165,8 @@ def test_module_and_function_are_code(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "harmed").exists()
 
 
+@pytest.mark.gymnasium
 def test_environment_of_a_module_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gymnasium")
     from chronograd.reinforce import environments
 
     monkeypatch.syspath_prepend(tmp_path)

@@ -85,7 +85,7 @@ def test_unwritable_folder_is_one_error_line_for_every_verb(
     "line",
     ["report loop --out page.html", "explain loop", "forecast loop --to 50%", "fit loss loop", "fit batch loop",
      "compare loop loop", "judge loop", "records --in loop", "evaluate loop", "train --resume loop", "launch status loop",
-     "data folder:loop", "count loop/net.yaml", "job from loop", "doctor loop/job.yaml", "validate loop", "export loop --onnx a.onnx",
+     "data folder:loop", "count loop/net.yaml", "job from loop", "doctor loop/job.yaml", "validate loop", pytest.param("export loop --onnx a.onnx", marks=pytest.mark.onnx),
      "label loop --out l.npz", "predict resnet20 --on v100 --measured-on loop", "hand-in --out loop/x"],
 )  # fmt: skip
 def test_link_loop_is_one_error_line(
@@ -193,14 +193,14 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "line",
     ["records --in .", "records run", "records done", "records done --full", "explain run", "explain done", "report run --out p.html",
      "report done --out p.html", "forecast run --to 90%", "forecast done --to 90%", "forecast log.csv --to 90%", "compare done done",
-     "judge done --on v100", "judge table.csv --on v100", "evaluate run", "export run --onnx n.onnx", "train --resume run",
+     "judge done --on v100", "judge table.csv --on v100", "evaluate run", pytest.param("export run --onnx n.onnx", marks=pytest.mark.onnx), "train --resume run",
      "train job.yaml --out new", "launch status run", "launch collect run", "launch resume run", "launch status done",
      "launch collect done", "launch slurm job.yaml --dry-run", "launch kubernetes job.yaml --image i --dry-run",
      "launch skypilot job.yaml --image i --dry-run", "job from cloud.json", "job log log.csv", "doctor job.yaml",
      "count job.yaml", "predict job.yaml --on v100", "predict job.yaml --print-config", "plan job.yaml --on v100",
      "measure job.yaml", "run job.yaml", "run job.yaml --print-config", "label run --out l.npz", "annotate x.png --model run",
      "fit loss run", "fit speed run done", "fit batch run", "fit device table.csv --device v100", "calibrate table table.csv",
-     "validate table.csv --device v100", "hand-in", "data folder:classes", "data classes", "serve run", "study list",
+     "validate table.csv --device v100", "hand-in", "data folder:classes", "data classes", pytest.param("serve run", marks=pytest.mark.serve), "study list",
      "predict resnet20 --on v100 --measured-on done", "export net.onnx --int8 a"],
 )  # fmt: skip
 def test_no_verb_prints_foreign_escape_sequences(foreign: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:

@@ -155,6 +155,7 @@ def test_fvcore_additions_to_the_macs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.bench
 def test_conversion_matches_fvcore() -> None:
     fvcore = pytest.importorskip("fvcore.nn")
     model: nn.Module = torchvision.models.mobilenet_v2().eval()

@@ -88,6 +88,7 @@ def test_classes_of_a_picture(tmp_path: Path) -> None:
         assert server.infer("m", x=floats([1, 2, 3, 4]))["y"].tolist() == [[2, 4, 6, 8]]
 
 
+@pytest.mark.onnx
 @pytest.mark.parametrize("place", ["inside", "outside"])
 def test_pixels_match_training(tmp_path: Path, place: str) -> None:
     about = {**ABOUT, "preprocessing": {**ABOUT["preprocessing"], "place": place}}  # type: ignore[dict-item]

@@ -13,7 +13,7 @@ from chronograd.errors import InputError
 from chronograd.rundir import RunDir
 
 accelerate = pytest.importorskip("accelerate")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.hooks, pytest.mark.filterwarnings("ignore")]
 
 
 def test_update_is_one_step_with_parts(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from chronograd.measure.user_loop import LoopRecorder
 from chronograd.rundir import RunDir
 
 lightning = pytest.importorskip("lightning.pytorch")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.hooks, pytest.mark.filterwarnings("ignore")]
 
 
 def fit(path: Path, fails_at: int | None = None, validated: list[float] | None = None, **options: Any) -> None:

@@ -11,7 +11,7 @@ from chronograd.rundir import RunDir
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.hooks, pytest.mark.filterwarnings("ignore")]
 
 
 def test_every_step_is_recorded(tmp_path: Path) -> None:

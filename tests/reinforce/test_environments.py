@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.reinforce import corridor
 
 from chronograd import job as jobs
 from chronograd.errors import InputError, NotFoundError
@@ -67,6 +66,8 @@ class TestGymnasium:
     def test_long_episode_keeps_every_other_image(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Run 25 steps with room for 8 images: those after 4, 8, … steps remain."""
         monkeypatch.setattr(agents, "MAX_PICTURES", 8)
+        from tests.reinforce import corridor
+
         walker = corridor.Corridor(length=40, is_number=False, most_steps=25)
         monkeypatch.setattr(agents, "picture", lambda environment: np.array(environment.steps))
         left = SimpleNamespace(values=lambda observations: np.tile([1.0, 0.0], (len(observations), 1)))
