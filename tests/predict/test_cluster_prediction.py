@@ -192,6 +192,17 @@ def test_ring_over_two_quads_uses_the_slowest_link() -> None:
     assert Topology(8, 8, near, net, **quads).slowest_link is far
 
 
+def test_data_parallel_on_two_quads_sends_near_and_far() -> None:
+    """Of the seven replicas beside the root, three share its switch and four are under the other one."""
+    asked = jobs.from_dict({**jobs.resolved(job(device="k80-gk210", count=8)), "backend": "data_parallel"})
+    communication = predict_step(TRACE, setting_of(asked)).communication
+    near, across = catalog.link("pcie3"), catalog.link("pcie3-groups")
+    sizes = np.array([bucket.size_bytes for bucket in communication.buckets])
+    each = [link.latency_s + sizes / link.bandwidth_bytes_per_s for link in (near, across)]
+    sent_s = sum(float(bucket.seconds) for bucket in communication.buckets)
+    assert sent_s == pytest.approx(float(np.sum(2 * 3 * each[0] + 2 * 4 * each[1])), rel=1e-12)
+
+
 def test_link_in_the_job_applies_to_the_whole_machine() -> None:
     quads = setting_of(job(device="k80-gk210", count=8)).topology
     assert (quads.per_group, quads.slowest_link.name) == (4, "pcie3-groups")

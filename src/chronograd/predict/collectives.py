@@ -169,13 +169,23 @@ class Topology:
         )
 
     @property
+    def tiers(self) -> tuple[tuple[Amount, Link], ...]:
+        """Return the members and the link of each tier, nearest first: the ranks of a full group, the groups of a node, the nodes.
+
+        Without groups, all ranks of a node are one group.
+        """
+        groups = -(-self.on_node // self.in_group)
+        return (self.in_group, self.intra), (groups, self.across or self.intra), (self.num_nodes, self.inter)
+
+    @property
+    def in_group(self) -> Amount:
+        """Return the ranks in the fullest group of a node."""
+        return self.on_node if self.across is None else _at_most(self.on_node, self.per_group or self.per_node)
+
+    @property
     def on_node(self) -> Amount:
         """Return the ranks on the fullest node."""
-        return (
-            np.minimum(self.num_ranks, self.per_node)
-            if _is_array(self.num_ranks)
-            else min(self.num_ranks, self.per_node)
-        )
+        return _at_most(self.num_ranks, self.per_node)
 
     @property
     def num_nodes(self) -> Amount:
@@ -204,25 +214,32 @@ def _ring(size: Amount, t: Topology) -> Amount:
 
 
 def _tree(size: Amount, t: Topology) -> Amount:
-    # Within the nodes first, then between one rank of each.
-    return _within(tree, size, t) + tree(size, t.num_nodes, t.inter.latency_s, t.inter.bandwidth_bytes_per_s)
+    # Within the groups first, then between one rank of each, then between one rank of each node.
+    return sum(tree(size, n, link.latency_s, link.bandwidth_bytes_per_s) for n, link in t.tiers)
 
 
 def _halving_doubling(size: Amount, t: Topology) -> Amount:
-    # Nearest partners come first, so a rank has S/g bytes left for the other nodes.
-    far = halving_doubling(size / t.on_node, t.num_nodes, t.inter.latency_s, t.shared())
-    return _within(halving_doubling, size, t) + far
+    # Nearest partners come first, so a rank has S/g bytes left for other groups, and less for other nodes.
+    (near, intra), (groups, across), (nodes, inter) = t.tiers
+    return (
+        halving_doubling(size, near, intra.latency_s, intra.bandwidth_bytes_per_s)
+        + halving_doubling(size / near, groups, across.latency_s, across.bandwidth_bytes_per_s)
+        + halving_doubling(size / t.on_node, nodes, inter.latency_s, t.shared())
+    )
 
 
 def _recursive_doubling(size: Amount, t: Topology) -> Amount:
-    return _within(recursive_doubling, size, t) + recursive_doubling(size, t.num_nodes, t.inter.latency_s, t.shared())
+    *inside, (nodes, inter) = t.tiers
+    between = recursive_doubling(size, nodes, inter.latency_s, t.shared())
+    return between + sum(recursive_doubling(size, n, link.latency_s, link.bandwidth_bytes_per_s) for n, link in inside)
 
 
 def _reduce_to_one(size: Amount, t: Topology) -> Amount:
-    # Every device of another node crosses the root's link separately.
-    num_far = t.num_ranks - t.on_node
-    return _within(reduce_to_one, size, t) + reduce_to_one(
-        size, num_far + 1, t.inter.latency_s, t.inter.bandwidth_bytes_per_s
+    # Every device of the root's group, of another group and of another node sends separately over the link to the root.
+    counts = (t.in_group, t.on_node - t.in_group + 1, t.num_ranks - t.on_node + 1)
+    return sum(
+        reduce_to_one(size, n, link.latency_s, link.bandwidth_bytes_per_s)
+        for n, (_, link) in zip(counts, t.tiers, strict=True)
     )
 
 
@@ -245,7 +262,7 @@ ALL_REDUCES: dict[str, Callable[[Amount, Amount, Amount, Amount], Amount]] = {
     "reduce_to_one": reduce_to_one,
     "hierarchical": ring,
 }
-_TWO_TIERS: dict[str, Callable[[Amount, Topology], Amount]] = {
+_BY_TIERS: dict[str, Callable[[Amount, Topology], Amount]] = {
     "ring": _ring,
     "tree": _tree,
     "halving_doubling": _halving_doubling,
@@ -259,16 +276,17 @@ ALIASES = {"one_to_all": "reduce_to_one", "parameter_server": "reduce_to_one", "
 
 
 def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> Amount:
-    """Return the seconds of an all-reduce of `message_bytes` over the ranks of a topology, across its two tiers.
+    """Return the seconds of an all-reduce of `message_bytes` over the ranks of a topology, across its tiers.
 
-    Within one node the algorithm's formula applies to the node's link. Between nodes each algorithm crosses the nodes' links in
-    its own way. If a link belongs to a node (`Link.per`), the ranks that send at once share it:
+    Within one node the algorithm's formula applies to the node's link. Between the groups of a node, and between nodes, each
+    algorithm crosses the links in its own way. If a link between nodes belongs to a node (`Link.per`), the ranks that send at
+    once share it:
 
-        ring                the slower of both links, crossed once per node; the longer latency at every step
-        tree                a tree in the nodes, then one between one rank of each
-        halving_doubling    on S in the nodes, then on S/g between them, g ranks of a node at once
+        ring                the slowest of the links, crossed once per group and node; the longest latency at every step
+        tree                a tree in the groups, then between one rank of each, then between one rank of each node
+        halving_doubling    on S in the groups, then on S/g between groups or nodes, g ranks of each at once
         recursive_doubling  the same with S each
-        reduce_to_one       every rank of another node crosses the root's link, one after the other
+        reduce_to_one       every rank of another group or node crosses the link to the root, one after the other
         hierarchical        reduce-scatter(S) in the nodes, ring all-reduce(S/g) between them, all-gather(S) in the nodes
 
     Args:
@@ -282,7 +300,7 @@ def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> A
     >>> [round(all_reduce_s(a, 1e8, two_nodes), 4) for a in ("ring", "hierarchical", "tree")]
     [0.0607, 0.0333, 0.0681]
     """
-    seconds = _TWO_TIERS[algorithm_named(algorithm)](message_bytes, topology)
+    seconds = _BY_TIERS[algorithm_named(algorithm)](message_bytes, topology)
     return seconds if np.ndim(seconds) else float(seconds)
 
 
@@ -320,6 +338,10 @@ def bandwidths(collective: str, message_bytes: Amount, seconds: Amount, num_rank
         raise NotFoundError("collective", collective, BUS_FACTORS)
     algorithm = message_bytes / seconds
     return algorithm, algorithm * BUS_FACTORS[collective](_ranks(num_ranks))
+
+
+def _at_most(value: Amount, most: int) -> Amount:
+    return np.minimum(value, most) if _is_array(value) else min(value, most)
 
 
 def _is_array(value: Amount) -> bool:

@@ -109,6 +109,8 @@ def test_all_reduce_choices_have_their_models() -> None:
     assert exchange("tf_mirrored", "hierarchical_copy", 8) == pytest.approx(2 * (3 * one + over))
     assert exchange("tf_mirrored", "hierarchical_copy", 4) == pytest.approx(4 * one)
     assert exchange("tf_mirrored", "reduction_to_one_device", 4) == pytest.approx(6 * one)
+    # Three peers of the root are under its switch, four under the other.
+    assert exchange("tf_mirrored", "reduction_to_one_device", 8) == pytest.approx(2 * (3 * one + 4 * over))
     staged = 1 / far.bandwidth_bytes_per_s + 2 / near.bandwidth_bytes_per_s
     through_hosts = 30 * (far.latency_s + 2 * near.latency_s) + 30 / 16 * size * staged
     assert exchange("tf_multiworker", "ring", 16) == pytest.approx(through_hosts)
