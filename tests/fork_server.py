@@ -1,7 +1,7 @@
 """Fast start of ranks: a process that has imported PyTorch or TensorFlow forks them, which saves seconds of imports.
 
 `popen` starts a command like `subprocess.Popen`. The fork has the same session, environment, folder, files and exit
-status as a new interpreter, and runs its module from the first line, like `python -m`. Other commands start as usual.
+status as a new interpreter, and runs its module from the first line, like `python -P -m`. Other commands start as usual.
 Tests marked `real_exec` show that new interpreters behave the same.
 
     python fork_server.py SOCKET LIBRARY    # the server; it ends with its standard input
@@ -146,7 +146,7 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._lock = threading.Lock()
         request = {
-            "words": list(args[2:]),
+            "words": list(args[3:]),
             "environment": dict(os.environ if env is None else env),
             "folder": os.fspath(cwd or os.getcwd()),
             "new_session": start_new_session,
@@ -215,9 +215,9 @@ class ForkedProcess:
 
 def library_of(command: Sequence[str]) -> str | None:
     """Return the library whose server runs this command; None if none does."""
-    if tuple(command[:2]) != (sys.executable, "-m"):
+    if tuple(command[:3]) != (sys.executable, "-P", "-m"):
         return None
-    return next((name for name, library in LIBRARIES.items() if command[2] in library.modules), None)
+    return next((name for name, library in LIBRARIES.items() if command[3] in library.modules), None)
 
 
 def _at_start(environment: Mapping[str, str], library: Library) -> dict[str, str]:
@@ -318,7 +318,7 @@ def _take_place(request: Mapping[str, Any], files: Sequence[int], connection: so
 
 
 def _run(request: Mapping[str, Any], libraries: Sequence[str], path: str) -> None:
-    """Run a module as `python -m MODULE ...` does after the start of the interpreter."""
+    """Run a module as `python -P -m MODULE ...` does after the start of the interpreter."""
     environment: dict[str, str] = request["environment"]
     os.environ.clear()
     os.environ.update(environment)
@@ -326,7 +326,7 @@ def _run(request: Mapping[str, Any], libraries: Sequence[str], path: str) -> Non
     if environment.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     of_environment = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:] = [request["folder"], *of_environment, *libraries]
+    sys.path[:] = [*of_environment, *libraries]
     importlib.invalidate_caches()
     module, *words = request["words"]
     sys.argv[:] = [module, *words]

@@ -72,11 +72,11 @@ def test_fork_ends_with_its_parent(endless: RunDir, fork_server: Server) -> None
 
 def test_other_commands_start_a_new_process(fork_server: Server) -> None:
     assert library_of(torch_worker(Path(), ["train"])) == "torch"
-    assert library_of([torch_worker(Path(), [])[0], "-m", "chronograd.backends.tensorflow.worker"]) == "tensorflow"
+    assert library_of(torch_worker(Path(), [], "chronograd.backends.tensorflow.worker")) == "tensorflow"
     for words, variables in (
         (["-c", "import time; time.sleep(60)"], {}),
-        (["-m", "chronograd.train.worker", "--help"], {"PYTHONHASHSEED": "1"}),
-        (["-m", "chronograd.backends.tensorflow.worker", "--help"], {"TF_CPP_MIN_LOG_LEVEL": "0"}),
+        (["-P", "-m", "chronograd.train.worker", "--help"], {"PYTHONHASHSEED": "1"}),
+        (["-P", "-m", "chronograd.backends.tensorflow.worker", "--help"], {"TF_CPP_MIN_LOG_LEVEL": "0"}),
     ):
         command = [torch_worker(Path(), [])[0], *words]
         with fork_server.popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE) as process:

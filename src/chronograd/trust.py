@@ -10,13 +10,21 @@ it, code runs in three cases:
 
 The same applies to a run's SLURM script (`--trust RUN/job.sbatch`). Elsewhere, as in a rank that a verb started, all code may
 run.
+
+A folder's modules are code as well: in a stranger's folder `random.py` would replace Python's. `python` builds the command of
+every Python that a verb starts; it ignores modules in the working directory. Only `importing` makes them importable, for code
+that the user named there.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chronograd.errors import ChronogradError, InputError, RunError
@@ -75,6 +83,47 @@ def is_named(code: str) -> bool:
 def _key(code: str) -> str:
     """Return one name for one file, however it is written."""
     return os.path.realpath(code) if code.endswith((".py", ".sbatch")) else code
+
+
+def python(*words: str, interpreter: str = sys.executable) -> tuple[str, ...]:
+    """Return the command of a new Python that imports nothing from the working directory.
+
+    >>> python("-m", "chronograd", interpreter="python")
+    ('python', '-P', '-m', 'chronograd')
+    """
+    return (interpreter, "-P", *words)
+
+
+@contextmanager
+def importing(reference: str) -> Iterator[None]:
+    """Make modules of the working directory importable if the code of a reference is in there.
+
+    The directory is the first of `sys.path`, as for `python -m`. Afterwards, if no error was raised, it is the last: the code
+    finds its neighbours later, and they hide no other module. Raises InputError as `check`.
+    """
+    check(reference)
+    here = os.getcwd()
+    if not _is_in(here, reference.rpartition(":")[0]):
+        yield
+        return
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def _is_in(folder: str, code: str) -> bool:
+    """Return whether a file is within a folder, or a module is in there and nowhere else."""
+    if code.endswith(".py"):
+        return Path(os.path.realpath(code)).is_relative_to(os.path.realpath(folder))
+    package, elsewhere = code.partition(".")[0], [place for place in sys.path if place not in ("", folder)]
+    if not package.isidentifier() or PathFinder.find_spec(package, elsewhere) is not None:
+        return False
+    return PathFinder.find_spec(package, [folder]) is not None
 
 
 def plugins(kind: str) -> dict[str, EntryPoint]:

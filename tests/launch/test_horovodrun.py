@@ -28,7 +28,7 @@ def plan(code: str) -> RankPlan:
 def test_command_line_uses_loopback() -> None:
     command = horovodrun.command(RankPlan(("/env/bin/python", "-m", "worker"), world_size=3))
     assert command == (
-        *("/env/bin/python", "-m", "chronograd.launch.horovodrun"),
+        *("/env/bin/python", "-P", "-m", "chronograd.launch.horovodrun"),
         *("--gloo", "--disable-cache", "-np", "3", "-H", "127.0.0.1:3"),
         *("/env/bin/python", "-m", "worker"),
     )

@@ -141,7 +141,7 @@ def test_script_runs_in_a_folder_of_any_name(tmp_path: Path, name: str, elements
     where = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run(["bash"], input=text, check=False, **where)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["-m", "chronograd.train.worker", str(run), "train"]
+    assert done.stdout.splitlines() == ["-P", "-m", "chronograd.train.worker", str(run), "train"]
     assert (run / "slurm.exit").read_text() == "7 0\n"
     assert json.loads((run / "usage.0.jsonl").read_text())["real_s"] >= 0
     assert not list(tmp_path.rglob("HACKED"))

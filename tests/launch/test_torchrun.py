@@ -23,7 +23,7 @@ NETWORKS = Path(__file__).parent.parent / "train"
 def test_command_line_uses_loopback() -> None:
     command = torchrun.command(RankPlan(("python", "-m", "worker"), world_size=3), Path("/tmp/store"))
     assert command[1:] == (
-        *("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
+        *("-P", "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
         *("--rdzv-endpoint=/tmp/store", "--local-addr=127.0.0.1"),
         *("--nproc-per-node=3", "--no-python", "python", "-m", "worker"),
     )

@@ -369,6 +369,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Write a module to the current directory, which is not on `sys.path`."""
     (tmp_path / "mine_of_the_test.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     yield "mine_of_the_test"
     sys.modules.pop("mine_of_the_test", None)
 
@@ -380,7 +381,7 @@ def test_user_function(mine: str) -> None:
     network = build(f"{mine}:image_net", input_shape=(1, 8, 8), num_classes=7)
     assert network.in_features == 64
     assert spec(f"{mine}:image_net").input_shape == (3, 16, 16)
-    assert sys.path == before
+    assert sys.path == [*before, os.getcwd()]
 
 
 def test_user_function_without_input_shape(mine: str) -> None:

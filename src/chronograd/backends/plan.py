@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
+from chronograd import trust
 from chronograd.errors import JobError, install_command
 from chronograd.job import Job
 from chronograd.rundir import RunDir
@@ -117,7 +117,7 @@ def sharded_plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
 
 def torch_worker(run: Path, arguments: Sequence[str], worker: str = "chronograd.train.worker") -> tuple[str, ...]:
     """Return the command of a rank of the PyTorch backends."""
-    return (sys.executable, "-m", worker, str(run.absolute()), *arguments)
+    return trust.python("-m", worker, str(run.absolute()), *arguments)
 
 
 def installed(packages: Sequence[str] = TORCH, extra: str = "torch") -> tuple[bool, str]:

@@ -14,18 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from chronograd import trust
 from chronograd.backends import meeting
 from chronograd.backends.ray_session import ADDRESS_VARIABLE, NODES_VARIABLE, leave, short_folder
 from chronograd.errors import RunError
 
-RAY = (
-    sys.executable,
-    "-c",
-    "from ray.scripts.scripts import main; main()",
-    "start",
-    "--block",
-    "--disable-usage-stats",
-)
+RAY = trust.python("-c", "from ray.scripts.scripts import main; main()", "start", "--block", "--disable-usage-stats")
 END_S, LOOK_S = 20.0, 1.0
 
 

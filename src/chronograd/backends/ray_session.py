@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
         # Ray reads them at import. Without them it leaves a token in the user's home.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     ray = ray_module()
+    quiet["job_config"] = job_config()
     try:
         if address:
             ray.init(address=address, **quiet)
@@ -120,6 +121,20 @@ def tidy_after(run: Path) -> None:
                     if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
                         process.kill()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Places(list[str]):
+    """Folders that a process of Ray imports from, without the working directory, which Ray adds as the first."""
+
+    def extend(self, places: Iterable[str]) -> None:
+        pass
+
+
+def job_config() -> Any:
+    """Return settings with which actors and tasks import nothing from the working directory (chronograd.trust)."""
+    from ray.job_config import JobConfig
+
+    return JobConfig(_py_driver_sys_path=_Places([str(Path(__file__).parents[2])]))
 
 
 def ray_module() -> Any:

@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from subprocess import Popen  # imported by name because tests replace it with a faster one: tests/fork_server.py
 from typing import IO, Any, Protocol, Self
 
+from chronograd import trust
 from chronograd.errors import RunError, require
 from chronograd.train.rank_command import PARENT_VARIABLE
 
@@ -155,7 +156,7 @@ def run_workers(
     with ExitStack() as stack:
         workers = []
         for number, words in enumerate(arguments):
-            command: Sequence[str] = (sys.executable, "-m", module, *words)
+            command: Sequence[str] = trust.python("-m", module, *words)
             environment = {PARENT_VARIABLE: "1"}
             if seats:
                 environment |= seats[number].environment

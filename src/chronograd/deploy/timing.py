@@ -12,7 +12,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chronograd import trust
 from chronograd.deploy import model as models
 from chronograd.deploy.load import RequestOptions, load
 from chronograd.deploy.repository import find
@@ -219,7 +219,7 @@ def serving(*arguments: str | Path, core: int | None = None) -> Iterator[str]:
     """Run `chronograd serve` with these arguments in a separate process, at a free port, on one core if given; yield its
     address.
     """
-    command = [sys.executable, "-m", "chronograd", "serve", *map(str, arguments), "--port", "0", "--json"]
+    command = trust.python("-m", "chronograd", "serve", *map(str, arguments), "--port", "0", "--json")
     environment = {name: value for name, value in os.environ.items() if name != "CHRONOGRAD_TOKEN"}
     with (
         tempfile.TemporaryFile("w+") as errors,  # an unread pipe would fill up and stop the server

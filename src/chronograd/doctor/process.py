@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from chronograd import trust
 from chronograd.calibrate.workers import Worker
 
-WORKER = (sys.executable, "-m", "chronograd.doctor.worker")
+WORKER = trust.python("-m", "chronograd.doctor.worker")
 # Unset, because the backend of a run sets them for each rank; so we measure the speed of a run.
 _OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 

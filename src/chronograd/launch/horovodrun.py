@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from chronograd import trust
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
 from chronograd.launch.local import LOOPBACK
@@ -59,9 +60,8 @@ def command(plan: RankPlan) -> tuple[str, ...]:
 
     It does not use horovodrun's cache in the home folder, which is about other hosts.
     """
-    python = plan.command[0]
     return (
-        *(python, "-m", "chronograd.launch.horovodrun"),
+        *trust.python("-m", "chronograd.launch.horovodrun", interpreter=plan.command[0]),
         *("--gloo", "--disable-cache", "-np", str(plan.world_size), "-H", f"{LOOPBACK}:{plan.world_size}"),
         *plan.command,
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chronograd import trust
 from chronograd.backends.meeting import FREE_PORT
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError, NotFoundError, RunError
@@ -150,9 +151,7 @@ def blocks(num_ranks: int, hosts: Sequence[Host]) -> list[Host]:
 
 def free_port(host: Host) -> int:
     """Return a port of a host that is free now; another process may take it before it is used."""
-    output = _ask(
-        host.name, host.command((sys.executable, "-c", FREE_PORT), {}), f"see that {sys.executable} runs there"
-    )
+    output = _ask(host.name, host.command(trust.python("-c", FREE_PORT), {}), f"see that {sys.executable} runs there")
     return int(output)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from chronograd.backends.ray_session import job_config
 from chronograd.errors import ChronogradError, JobError, MissingExtraError, RunError
 from chronograd.job import Job, changed, resolved, scaled
 from chronograd.launch import jobs as launch
@@ -99,7 +100,7 @@ def _join(address: str) -> None:
     try:
         if host and port.isdigit() and "//" not in host:
             socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, job_config=job_config())
     except (OSError, ValueError, RuntimeError, OverflowError) as error:
         raise RunError(
             f"no Ray cluster at {address!r}: {' '.join(str(error).split())[:300]}",

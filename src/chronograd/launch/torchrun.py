@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from chronograd import trust
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
 from chronograd.launch.local import LOOPBACK, loopback_only
@@ -56,7 +56,7 @@ def command(plan: RankPlan, store: Path) -> tuple[str, ...]:
         store: a file that does not exist yet, for torchrun's store, which would otherwise listen on every interface.
     """
     return (
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *trust.python("-m", "torch.distributed.run"),
         *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={store}"),
         f"--local-addr={LOOPBACK}",
         f"--nproc-per-node={plan.world_size}",

@@ -17,12 +17,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -140,7 +138,7 @@ def build(
     library, name = names.split(reference)
     make: Callable[[], nn.Module]
     if library == "function":
-        with _working_directory_importable():
+        with trust.importing(reference):
             function = _function(reference)
             make = partial(function, **_taken(reference, function, options, input_shape, num_classes))
             return _construct(reference, make, device)
@@ -168,7 +166,7 @@ def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
     elif library == "torchvision":
         found = _torchvision_spec(reference, name)
     elif library == "function":
-        with _working_directory_importable():
+        with trust.importing(reference):
             function = _function(reference)
         shape, own = getattr(function, "input_shape", None), getattr(function, "inputs", ())
         inputs = tuple(own) if isinstance(own, tuple | list) and all(isinstance(one, str) for one in own) else ()
@@ -226,19 +224,6 @@ def optional_library(module: str, purpose: str) -> ModuleType:
         raise MissingExtraError(library, EXTRAS[library], purpose) from None
 
 
-@contextmanager
-def _working_directory_importable() -> Iterator[None]:
-    """Put the current directory first on `sys.path`, like `python -m`."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
-
-
 def _function(reference: str) -> Builder:
     """Return the user's function that `my_net.py:MyNet` or `package.module:function` names.
 
@@ -258,7 +243,7 @@ def target(reference: str, what: str) -> Any:
 
     Raises: InputError.
     """
-    with _working_directory_importable():
+    with trust.importing(reference):
         found = _attribute(
             reference, what, "name a function or an object of the file, such as my_net.py:example_inputs"
         )
@@ -274,7 +259,7 @@ def target(reference: str, what: str) -> Any:
 
 def function(reference: str, what: str) -> Callable[..., Any]:
     """Return the function that `my_net.py:my_loss` names, without calling it. Raises InputError."""
-    with _working_directory_importable():
+    with trust.importing(reference):
         found: Callable[..., Any] = _attribute(
             reference, what, "name a function of the file, such as my_net.py:my_loss"
         )
@@ -286,11 +271,7 @@ def function(reference: str, what: str) -> Callable[..., Any]:
 
 
 def _attribute(reference: str, what: str, forms: str) -> Any:
-    """Return the object that a reference to code names.
-
-    Raises: InputError, also for code that the user did not name.
-    """
-    trust.check(reference)
+    """Return the object that a reference to code names. Raises InputError."""
     path, _, attribute = reference.rpartition(":")
     try:
         found: Any = _file(Path(path)) if path.endswith(".py") else importlib.import_module(path)

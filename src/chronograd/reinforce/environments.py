@@ -10,6 +10,7 @@ has a value.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -97,10 +98,11 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
     require("gymnasium", "reinforcement", f"environment {job.data.name}")
     import gymnasium
 
-    if ":" in name:  # gymnasium imports the module before it
-        trust.check(name)
+    is_code = ":" in name  # gymnasium imports the module before it
     try:
-        environment = gymnasium.make(name, render_mode="rgb_array" if with_pictures else None, disable_env_checker=True)
+        with trust.importing(name) if is_code else contextlib.nullcontext():
+            mode = "rgb_array" if with_pictures else None
+            environment = gymnasium.make(name, render_mode=mode, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
         raise InputError(f"environment {name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import torch
 
+from chronograd import trust
 from chronograd.data import datasets
 from chronograd.errors import InputError, RunError
 from chronograd.job import Job, changed, from_dict, resolved
@@ -49,7 +50,7 @@ def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps(resolved(_one_batch(job, batch))))
-        command = [sys.executable, "-m", "chronograd.train.largest_batch", str(path), str(limit_bytes or 0)]
+        command = trust.python("-m", "chronograd.train.largest_batch", str(path), str(limit_bytes or 0))
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from chronograd import trust
 from chronograd.backends.horovod import build as horovod_build
 from chronograd.backends.plan import TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
 from chronograd.errors import JobError
@@ -44,5 +45,6 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     variables = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, ranks))}
     if job.communication.bucket_bytes is not None:
         variables["HOROVOD_FUSION_THRESHOLD"] = str(job.communication.bucket_bytes)
-    command = (str(horovod_build.python()), "-m", "chronograd.backends.horovod.rank", str(run.absolute()), *arguments)
+    of_rank = (str(run.absolute()), *arguments)
+    command = trust.python("-m", "chronograd.backends.horovod.rank", *of_rank, interpreter=str(horovod_build.python()))
     return RankPlan(command, ranks, variables, "horovodrun", job.cluster.max_restarts)

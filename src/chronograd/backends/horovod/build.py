@@ -25,6 +25,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from chronograd import trust
 from chronograd.errors import ChronogradError, RunError, install_command
 
 VERSION = "0.28.1"
@@ -84,7 +85,8 @@ def build() -> Path:
         _make_environment(folder)
         _pip("install", "--no-deps", str(next(_wheels().glob("horovod-*.whl"), None) or _build_wheel()))
     _say("checking: import horovod.torch")
-    _run("import", [python(), "-c", "import horovod.torch, chronograd; assert horovod.torch.gloo_built()"])
+    check = "import horovod.torch, chronograd; assert horovod.torch.gloo_built()"
+    _run("import", trust.python("-c", check, interpreter=str(python())))
     (folder / READY).write_text(seen_packages())
     return python()
 
@@ -165,7 +167,7 @@ def _site_packages() -> Path:
 
 
 def _pip(*arguments: str) -> None:
-    _run(f"pip {arguments[0]}", [python(), "-m", "pip", *arguments])
+    _run(f"pip {arguments[0]}", trust.python("-m", "pip", *arguments, interpreter=str(python())))
 
 
 def _run(what: str, command: Sequence[str | Path]) -> None:

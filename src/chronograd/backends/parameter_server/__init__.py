@@ -10,7 +10,6 @@ has the same number of updates and the same samples as with the backend `single`
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from chronograd.backends.plan import (
     installed,
     prepare_nothing,
     refuse_noise_scale,
+    torch_worker,
 )
 from chronograd.errors import JobError, install_command
 from chronograd.job import Job
@@ -52,7 +52,7 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     ):
         if is_asked:
             raise JobError(f"backend parameter_server has no {what}", instead)
-    command = (sys.executable, "-m", "chronograd.backends.parameter_server.run", str(run.absolute()), *arguments)
+    command = torch_worker(run, arguments, "chronograd.backends.parameter_server.run")
     threads = threads_per_rank(job.cluster, job.cluster.count)
     environment = {**RAY_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)}
     actors = RayActors(job.cluster.count, job.communication.servers)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from chronograd import trust
 from chronograd.backends.plan import RankPlan, installed
 from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.errors import JobError
@@ -33,7 +33,7 @@ def plan(job: Job, run: Path, arguments: Sequence[str], all_reduce: Mapping[str,
         all_reduce: values of `communication.all_reduce` that the backend supports, and whether each needs GPUs.
     """
     _check(job, all_reduce)
-    command = (sys.executable, "-m", "chronograd.backends.tensorflow.worker", str(run.absolute()), *arguments)
+    command = trust.python("-m", "chronograd.backends.tensorflow.worker", str(run.absolute()), *arguments)
     # Keras must not choose another library; TensorFlow's log is for errors.
     return RankPlan(command, world_size, {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"})
 

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chronograd import trust
 from chronograd.backends import registry
 from chronograd.backends.meeting import FREE_PORT
 from chronograd.backends.plan import RankPlan
@@ -87,8 +88,8 @@ def placed(job: Job, run: Path) -> tuple[RankPlan, Shape]:
     learners = min(most, plan.actors.learners)
     nodes = -(-plan.actors.learners // learners)
     cpus = learners * threads - (-plan.actors.servers // nodes)
-    python, *words = plan.command
-    command = (python, "-m", "chronograd.backends.ray_nodes", str(cpus), python, *words)
+    words = (str(cpus), *plan.command)
+    command = trust.python("-m", "chronograd.backends.ray_nodes", *words, interpreter=plan.command[0])
     return replace(plan, command=command, world_size=nodes), Shape(nodes, 1, learners if is_gpu else 0, cpus)
 
 
@@ -217,8 +218,7 @@ def _ranks(plan: RankPlan, run: Path, options: Options, cpus: int, max_restarts:
     words = [python if word == plan.command[0] else word for word in plan.command]
     command = " ".join('"$run"' if word == str(run) else shlex.quote(word) for word in words)
     return _RANKS.format(
-        python=shlex.quote(python),
-        free_port=shlex.quote(FREE_PORT),
+        free_port=shlex.join(trust.python("-c", FREE_PORT, interpreter=python)),
         command=command,
         cpus=cpus,
         max_restarts=max_restarts,
@@ -230,7 +230,7 @@ def _ranks(plan: RankPlan, run: Path, options: Options, cpus: int, max_restarts:
 _RANKS = """\
 for ((restart = 0; ; restart++)); do
   # A free port of the first node, where this script runs: a fixed one may be another job's, or that of a killed rank.
-  export MASTER_PORT=$({python} -c {free_port})
+  export MASTER_PORT=$({free_port})
   srun --kill-on-bad-exit=1 --cpus-per-task={cpus} --open-mode=append --output="$run/output.%t.txt" bash -c '
     export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS run=$1
     TIMEFORMAT="{{\\"real_s\\": %R, \\"user_s\\": %U, \\"system_s\\": %S}}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from chronograd import trust
 from chronograd.errors import RunError
 from chronograd.job import Job, to_yaml
 from chronograd.rundir import RunDir
@@ -27,7 +27,7 @@ def counted(job: Job, folder: Path) -> list[Row]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "job.yaml").write_text(to_yaml(job))
-    command = [sys.executable, "-m", "chronograd", "train", str(folder / "job.yaml"), "--out", str(folder / "run")]
+    command = trust.python("-m", "chronograd", "train", str(folder / "job.yaml"), "--out", str(folder / "run"))
     calls = calls_of(command, folder / "calls.txt")
     steps = len(RunDir.open(folder / "run").read_steps().steps)
     per_step = {name: number / (steps * job.cluster.count) for name, number in calls.items()}
