@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from chronograd.answer import Answer, Column, Section, Table
 from chronograd.figure import Role, Series
-from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
+from chronograd.record import ASSUMED, CHOSEN, DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
 from chronograd.units import percent, quantity
 from chronograd.words import how_many, interval, listed, named, quantity_name, scaled
 
@@ -188,21 +188,24 @@ def _takeaway(record: Record) -> str:
     misfit = _misfit(record)
     if misfit:
         return f"It {misfit}. The values below assume enough memory."
+    chosen = f"{text}. " if (text := _chosen(record)) else ""
     known = [name for name in FIRST if name in _shown_names(record) and record[name].value is not None]
     if not known:
         missing = next((q.reason for q in record.quantities.values() if q.value is None and q.reason), "")
-        return f"None of the usual quantities is known{f' ({missing})' if missing else ''}."
+        return f"{chosen}None of the usual quantities is known{f' ({missing})' if missing else ''}."
     parts = [f"{quantity_name(name)} {quantity(record[name].value, record[name].unit)}" for name in known]
     between = interval(record[known[0]])
     parts[0] += f" (80 % interval {between})" if between else ""
-    return f"{record.kind.capitalize()}: {', '.join(parts)}."
+    return f"{chosen}{record.kind.capitalize()}: {', '.join(parts)}."
 
 
 def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
     """Return first the devices with too little memory, then the fastest and the cheapest of the others."""
     misfits = [f"{label} {text}" for label, r in zip(labels, records, strict=True) if (text := _misfit(r))]
     fitting = [(label, r) for label, r in zip(labels, records, strict=True) if not _misfit(r)]
-    sentences = misfits
+    chosen = [(label, text.removeprefix(CHOSEN)) for label, r in fitting if (text := _chosen(r))]
+    sentences = [f"{CHOSEN}{'; '.join(f'{text} on {label}' for label, text in chosen)}"] if chosen else []
+    sentences += misfits
     best: dict[str, list[str]] = {}
     has_tokens = all(record["throughput_tokens_per_s"].value is not None for record in records)
     for name, words, pick in (
@@ -224,6 +227,11 @@ def _misfit(record: Record) -> str:
     return next((note for note in record.notes if note.startswith(DOES_NOT_FIT)), "")
 
 
+def _chosen(record: Record) -> str:
+    """Return the note on values that were chosen to fit; empty if there is none."""
+    return next((note for note in record.notes if note.startswith(CHOSEN)), "")
+
+
 def _rough(records: Sequence[Record]) -> list[str]:
     """Return the reasons why a prediction is rough, each once, with the title of its record if there are several."""
     notes = [(r.title, note) for r in records for note in r.notes if note.startswith(ROUGH)]
@@ -233,7 +241,7 @@ def _rough(records: Sequence[Record]) -> list[str]:
 
 def _assumed(records: Sequence[Record], labels: Sequence[str] = ("",)) -> list[str]:
     """Return the assumptions in one sentence: those of all records, then those of single ones with their label."""
-    notes = [next((note for note in record.notes if note.startswith(ASSUMED)), "") for record in records]
+    notes = [next(filter(_is_assumption, record.notes), "") for record in records]
     if len(set(notes)) == 1:
         return [f"{notes[0]}."] if notes[0] else []
     items = [note.partition(": ")[2].split("; ") if note else [] for note in notes]
@@ -241,6 +249,11 @@ def _assumed(records: Sequence[Record], labels: Sequence[str] = ("",)) -> list[s
     rest = [(label, [item for item in own if item not in common]) for label, own in zip(labels, items, strict=True)]
     own = [f"for {label}: {', '.join(words)}" for label, words in rest if words]
     return [f"{max(notes).partition(': ')[0]}: {'; '.join([*common, *own])}."]
+
+
+def _is_assumption(note: str) -> bool:
+    """Return whether a note lists assumptions, except those that were chosen to fit."""
+    return note.startswith(ASSUMED) and not note.startswith(CHOSEN)
 
 
 def _parts_words(record: Record) -> str:

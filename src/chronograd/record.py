@@ -41,6 +41,7 @@ normal_quantile = np.vectorize(NormalDist().inv_cdf, otypes=[float])
 ROUGH = "rough"  # first word of the note of a prediction without a basis for a part of the time
 # A note with this first word lists assumptions, and is shown among the first lines.
 ASSUMED = "Assumed"
+CHOSEN = "Assumed: "  # first words of the note on values that the user did not state and that were chosen to fit
 DOES_NOT_FIT = "does not fit"  # first words of the note of a prediction whose device has too little memory
 WARMUP = 5  # first steps of every start, in which libraries set themselves up; step times exclude them
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chronograd.large import answer, prediction
+from chronograd.large import answer, defaults, prediction
 from chronograd.large.memory import MemoryPart, StageMemory
 from chronograd.large.setting import LargeSetting
 from chronograd.large.step import Collective, StepTime
@@ -44,7 +44,8 @@ def step(setting: LargeSetting) -> StepTime:
 
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction, "memory_of", memory)
+    for module in (defaults, prediction):
+        monkeypatch.setattr(module, "memory_of", memory)
+        monkeypatch.setattr(module, "probability_of_fit", fit)
     monkeypatch.setattr(prediction, "step_of", step)
-    monkeypatch.setattr(prediction, "probability_of_fit", fit)
     monkeypatch.setattr(answer, "probability_of_fit", fit)

@@ -72,14 +72,6 @@ def test_nodes_and_their_links_are_stated() -> None:
     assert stated("cluster.per_node=16") == stated(place="8xrtx4090") == []
 
 
-def test_stated_batch_has_the_largest_micro_batches_that_fit() -> None:
-    assert of(sequence=1024, batch=8, fsdp=True).setting.micro_batches == 1
-    large = of(sequence=8192, batch=64, fsdp=True)
-    assert (large.setting.micro_batch, large.setting.micro_batches) == (1, 8)
-    assert any("micro-batches of 1 sequence" in text for text in large.assumed)
-    assert of(sequence=1024, batch=8, fsdp=True, micro_batch=1, place="4xh100").setting.micro_batches == 2
-
-
 @pytest.mark.parametrize(
     ("short", "field", "value"),
     [

@@ -10,7 +10,9 @@ from tests.large import fakes
 
 import chronograd
 from chronograd.cli.main import main
+from chronograd.hardware import catalog
 from chronograd.record import Record
+from chronograd.units import memory
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +65,12 @@ def test_a_setting_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_setting_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    text = text_of(capsys, "predict llama-3-8b --on 8xh100")
+    text = text_of(capsys, "predict llama-3-8b --on 8xh100 --zero 0 --sequence 8192 --recompute none")
+    room = memory(catalog.device("h100").usable_bytes)
     assert (
-        "It does not fit: a rank needs 136 GiB, and a device has 80 GiB (probability that it fits: under 1 %)" in text
+        f"It does not fit: a rank needs 136 GiB, and a device has {room} (probability that it fits: under 1 %)" in text
     )
+    assert "With training.zero_stage=3 it fits." in text
     assert "training.zero_stage=3 makes it fit: over 99 % to fit" in text
 
 

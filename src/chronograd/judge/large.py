@@ -13,8 +13,8 @@ from chronograd.figure import Bar, Bars, Figure
 from chronograd.judge.claim import parse
 from chronograd.judge.verdict import Verdict
 from chronograd.large.asking import AskedLarge, with_changes
-from chronograd.large.prediction import LargePrediction, record_of
-from chronograd.record import DOES_NOT_FIT, Quantity, normal_probability
+from chronograd.large.prediction import LEAST_FIT, LargePrediction, record_of
+from chronograd.record import CHOSEN, DOES_NOT_FIT, Quantity, normal_probability
 from chronograd.units import chance, percent, quantity, seconds, whole_percent
 from chronograd.words import interval, is_inside
 
@@ -22,6 +22,7 @@ _MFU = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*mfu\s*", re.IGNORECASE)
 _TFLOPS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*tflops?(/s)?(/(gpu|device|rank))?\s*", re.IGNORECASE)
 _ALONE = re.compile(r"[\s\d.,_]*")
 _HINT = "write it as 11200 tokens/s/gpu, 90000 tokens/s, 7.2 s/step, 450 TFLOP/s/gpu or 45% mfu"
+OF_GENERATION = 0.1  # of the expected speed of training, below which a figure may be one of generating text. Assumed.
 _OVERLAP = "no overlap of the exchange"
 
 
@@ -42,7 +43,13 @@ class OtherSetting:
 
 @dataclass(frozen=True)
 class JudgedLarge:
-    """The result of `judge` for a large model. `quantile`: probability of a lower figure in exactly this setting."""
+    """The result of `judge` for a large model.
+
+    Attributes:
+        expected: tokens per second in training; missing if the setting does not fit, as it cannot have run.
+        of_expected: the figure as a fraction of that; `quantile`: probability of a lower figure in exactly this setting.
+        others: settings that fit, the nearest first.
+    """
 
     claim: str
     verdict: Verdict
@@ -50,8 +57,8 @@ class JudgedLarge:
     step_s: float
     mfu: float
     expected: Quantity
-    of_expected: float
-    quantile: float
+    of_expected: float | None
+    quantile: float | None
     others: list[OtherSetting]
 
 
@@ -60,34 +67,38 @@ def judge_large(figure: str, asked: AskedLarge) -> Answer[JudgedLarge]:
     prediction = LargePrediction(asked.setting)
     record = record_of(prediction, asked)
     step_s = _step_s(figure, prediction)
-    rate, expected = prediction.setting.step_tokens / step_s, record["throughput_tokens_per_s"]
+    rate = prediction.setting.step_tokens / step_s
     ratio = rate / prediction.tokens_per_s
-    mfu = prediction.mfu * ratio
-    is_expected = is_inside(rate, expected)
-    verdict: Verdict = "as expected" if is_expected else "slow" if ratio < 1 else "suspicious"
+    can_run = prediction.fit >= LEAST_FIT
+    missing = Quantity.missing("token/s", "the setting does not fit")
     judged = JudgedLarge(
         figure,
-        "impossible" if step_s < prediction.least_step_s else verdict,
+        _verdict_of(prediction, step_s, bool(is_inside(rate, record["throughput_tokens_per_s"]))),
         rate,
         step_s,
-        mfu,
-        expected,
-        ratio,
-        float(normal_probability(math.log(ratio) / prediction.step.sigma_log)),
+        prediction.mfu * ratio,
+        record["throughput_tokens_per_s"] if can_run else missing,
+        ratio if can_run else None,
+        float(normal_probability(math.log(ratio) / prediction.step.sigma_log)) if can_run else None,
         _others(prediction, rate),
     )
-    lines = [
-        f"It {note}" if note.startswith(DOES_NOT_FIT) else note
-        for note in record.notes
-        if note not in prediction.step.notes
-    ]
+    title = f"{record.title}, training"
+    notes = [note for note in record.notes if note not in prediction.step.notes]
     return Answer(
         title=f"{figure}: {judged.verdict}",
-        sections=[_verdict(judged, record.title, lines), _explanations(judged)],
+        sections=[_verdict(judged, title, notes), _explanations(judged)],
         records={record.title: record},
         notes=prediction.step.notes,
         result=judged,
     )
+
+
+def _verdict_of(prediction: LargePrediction, step_s: float, is_expected: bool) -> Verdict:
+    if step_s < prediction.least_step_s:
+        return "impossible"
+    if prediction.fit < LEAST_FIT:
+        return "does not fit"
+    return "as expected" if is_expected else "slow" if step_s > prediction.step.step_s else "suspicious"
 
 
 def _step_s(figure: str, prediction: LargePrediction) -> float:
@@ -111,11 +122,11 @@ def _step_s(figure: str, prediction: LargePrediction) -> float:
 
 
 def _others(prediction: LargePrediction, rate: float) -> list[OtherSetting]:
-    """Return the settings that are often the reason of another speed, each predicted again; the nearest first."""
+    """Return the settings that fit and are often the reason of another speed, each predicted again; the nearest first."""
     setting, options = prediction.setting, prediction.setting.options
     hidden_s = sum(one.seconds - one.exposed_s for one in prediction.step.collectives)
     tried: list[tuple[str, tuple[str, ...], float]] = []
-    if hidden_s > 0:
+    if hidden_s > 0 and prediction.fit >= LEAST_FIT:
         tried.append((_OVERLAP, (), setting.step_tokens / (prediction.step.step_s + hidden_s)))
     half, batch = setting.micro_batch // 2, setting.training.batch
     candidates = [
@@ -137,38 +148,57 @@ def _others(prediction: LargePrediction, rate: float) -> list[OtherSetting]:
     ]
     for words, change in candidates:
         try:
-            tried.append((words, (change,), LargePrediction(with_changes(setting, [change])).tokens_per_s))
+            other = LargePrediction(with_changes(setting, [change]))
+            if other.fit >= LEAST_FIT:
+                tried.append((words, (change,), other.tokens_per_s))
         except InputError:  # impossible in this setting
             continue
     found = [OtherSetting(words, changes, value, rate / value) for words, changes, value in tried]
     return sorted(found, key=lambda one: abs(math.log(one.of_expected)))
 
 
-def _verdict(judged: JudgedLarge, title: str, lines: Sequence[str]) -> Section:
+def _verdict(judged: JudgedLarge, title: str, notes: Sequence[str]) -> Section:
     expected, ratio = judged.expected, judged.of_expected
     rate = quantity(judged.tokens_per_s, "token/s")
-    between = f"the expected {quantity(expected.value, 'token/s')} ({interval(expected)})"
-    if judged.verdict == "impossible":
-        sentence = f"Impossible: {rate} would be an MFU of {percent(judged.mfu)}, above the peak of the devices."
-    else:
-        side = f"{whole_percent(abs(ratio - 1))} {'above' if ratio >= 1 else 'below'}"
-        sentence = f"{judged.verdict.capitalize()}: {rate} is {side} {between}."
-    rows = [
-        ("this figure", rate, seconds(judged.step_s), percent(judged.mfu)),
-        ("expected", quantity(expected.value, "token/s"), seconds(judged.step_s * ratio), percent(judged.mfu / ratio)),
-    ]
-    place = f"In exactly this setting, {chance(judged.quantile)} of runs are expected to be slower"
-    bars = [
-        Bar("this figure", "measured", {"tokens": judged.tokens_per_s}),
-        Bar("expected", "predicted", {"tokens": expected.value or 0.0}, expected.low, expected.high),
-    ]
+    rows = [("this figure", rate, seconds(judged.step_s), percent(judged.mfu))]
+    bars = [Bar("this figure", "measured", {"tokens": judged.tokens_per_s})]
+    lines = [note for note in notes if not note.startswith((CHOSEN, DOES_NOT_FIT))]
+    if ratio is not None and judged.quantile is not None:
+        rows.append(
+            (
+                "expected",
+                quantity(expected.value, "token/s"),
+                seconds(judged.step_s * ratio),
+                percent(judged.mfu / ratio),
+            )
+        )
+        bars.append(Bar("expected", "predicted", {"tokens": expected.value or 0.0}, expected.low, expected.high))
+        lines.insert(0, f"In exactly this setting, {chance(judged.quantile)} of runs are expected to be slower")
+        if ratio < OF_GENERATION:
+            lines.insert(
+                0, "If the figure is of generating text, compare it with another prediction: this one is of training"
+            )
     return Section(
         title,
-        sentence,
-        lines=[f"{line}." for line in (place, *lines)],
+        _sentence(judged, notes),
+        lines=[f"{line}." for line in lines],
         table=Table(("", "tokens/s", "step", "MFU"), rows, {1, 2, 3}),
         figure=Figure([Bars("tokens per second", "", bars)]),
     )
+
+
+def _sentence(judged: JudgedLarge, notes: Sequence[str]) -> str:
+    """Return the verdict, after the values that were chosen to fit."""
+    rate, ratio = quantity(judged.tokens_per_s, "token/s"), judged.of_expected
+    if judged.verdict == "impossible":
+        return f"Impossible: {rate} would be an MFU of {percent(judged.mfu)}, above the peak of the devices."
+    if ratio is None:
+        misfit = next(note for note in notes if note.startswith(DOES_NOT_FIT))
+        return f"No verdict, because {rate} cannot be training in this setting. It {misfit}."
+    chosen = "".join(f"{note}. " for note in notes if note.startswith(CHOSEN))
+    side = f"{whole_percent(abs(ratio - 1))} {'above' if ratio >= 1 else 'below'}"
+    between = f"{quantity(judged.expected.value, 'token/s')} of training ({interval(judged.expected)})"
+    return f"{chosen}{judged.verdict.capitalize()}: {rate} is {side} the expected {between}."
 
 
 def _explanations(judged: JudgedLarge) -> Section:

@@ -19,12 +19,13 @@ from chronograd.judge import published
 from chronograd.judge.claim import Claim
 from chronograd.judge.limits import Limit, limit_of
 from chronograd.judge.published import JudgedSetting, PublishedRow
-from chronograd.judge.settings import Near, Option, TraceOf, usual_batch
+from chronograd.judge.settings import Near, Option, TraceOf, with_usual_batch
 from chronograd.predict.notes import only_layout
 from chronograd.record import Z80, Quantity
 from chronograd.trace import Trace
 
-Verdict = Literal["impossible", "suspicious", "as expected", "slow"]
+# A setting that does not fit has no verdict, because it cannot have run.
+Verdict = Literal["impossible", "does not fit", "suspicious", "as expected", "slow"]
 
 # Standard deviation of the log throughput between two set-ups of one kind: versions, clocks, coolers, loaders. Assumed.
 OTHER_SETUP = 0.1
@@ -214,7 +215,7 @@ def _judge(
     if not has_batch:
         if claim.per in ("seconds per step", "steps per second"):
             raise InputError(f"{claim.text} needs the batch of a step", "give --batch")
-        job = changed(job, [f"training.batch={usual_batch(trace, job) * job.cluster.count}"])
+        job = with_usual_batch(trace, job)
     near = Near(job, mode, trace_of)
     device, predicted = near.device, near.option()
     tokens = tokens_of(trace, claim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from chronograd.answer import Answer, Column, Section, Table
@@ -13,7 +13,7 @@ from chronograd.large.prediction import LEAST_FIT, LargePrediction, record_of
 from chronograd.large.remedies import ENOUGH, Remedied, change_in, of_parts, until_it_fits
 from chronograd.large.tokens import TrainingTokens
 from chronograd.quantities import record_answer
-from chronograd.record import Record
+from chronograd.record import CHOSEN, Record
 from chronograd.units import chance, dollars, memory, percent, quantity, seconds, si
 from chronograd.words import how_many, interval, listed
 
@@ -28,6 +28,7 @@ _COLORS = {
     "optimizer": "green",
     "offload": "sky",
 }
+FUSED, EAGER = "Megatron (fused norms and loss)", "Transformers, TRL or Axolotl"
 _LEAST_SHARE = 0.01  # of the memory; smaller parts have no sentence
 _MOST_SENTENCES = 3
 
@@ -45,14 +46,17 @@ def predict_large(
     answer = record_answer(*records)
     if len(asked) > 1:
         return answer
-    first = answer.sections[0]
-    if predictions[0].fit >= LEAST_FIT:
-        first = replace(first, takeaway=_takeaway(predictions[0], records[0]))
-    return replace(answer, sections=[first, *_details(predictions[0])])
+    first, prediction, remedies = answer.sections[0], predictions[0], until_it_fits(predictions[0])
+    if prediction.fit >= LEAST_FIT:
+        lines = [*_with_separate_operators(prediction), *first.lines]
+        first = replace(first, takeaway=_takeaway(prediction, records[0]), lines=lines)
+    elif remedies and remedies[-1].prediction.fit >= ENOUGH:
+        first = replace(first, lines=[f"With {listed(remedies[-1].changes)} it fits.", *first.lines])
+    return replace(answer, sections=[first, *_details(prediction, remedies)])
 
 
 def _takeaway(prediction: LargePrediction, record: Record) -> str:
-    """Return the prediction in tokens, or in images if each sequence is one."""
+    """Return the prediction in tokens, or in images if each sequence is one, after the values that were chosen to fit."""
     setting, cost = prediction.setting, record["cost_usd_per_million_tokens"]
     unit, tokens, name = ("image", setting.sequence, "samples") if setting.model.is_fixed else ("token", 1, "tokens")
     rate = record[f"throughput_{name}_per_s"].model_copy(update={"unit": f"{unit}/s"})
@@ -61,26 +65,30 @@ def _takeaway(prediction: LargePrediction, record: Record) -> str:
     if whole is not None and whole.value is not None:
         usd = record["cost_usd"].value
         price += f" {seconds(whole.value)}{'' if usd is None else f' and {dollars(usd)}'} for the whole training,"
+    kernels = f" with {FUSED}" if list(_with_separate_operators(prediction)) else ""
+    chosen = [f"{note}. " for note in record.notes if note.startswith(CHOSEN)]
     return (
-        f"Predicted: {quantity(rate.value, rate.unit)} (80 % interval {interval(rate)}), "
+        f"{''.join(chosen)}Predicted{kernels}: {quantity(rate.value, rate.unit)} (80 % interval {interval(rate)}), "
         f"{quantity((rate.value or 0.0) / setting.ranks, rate.unit)} per device, MFU {percent(prediction.mfu)},{price} "
-        f"and it fits with a probability of {_chance(prediction)}."
+        f"and it fits with a probability of {chance(prediction.fit)}."
     )
 
 
-def _chance(prediction: LargePrediction) -> str:
-    """Return the probability that a setting fits, and another one without fused kernels."""
-    fused, eager = chance(prediction.fit), chance(prediction.eager_fit)
-    return fused if fused == eager else f"{fused}, or {eager} without fused norms and loss (large.kernels=eager)"
+def _with_separate_operators(prediction: LargePrediction) -> Iterator[str]:
+    """Yield the speed with the kernels of other libraries and the probability that it fits, if that differs."""
+    eager = prediction.eager
+    if chance(eager.fit) != chance(prediction.fit):
+        unit, tokens = ("image/s", prediction.setting.sequence) if prediction.setting.model.is_fixed else ("token/s", 1)
+        yield f"Predicted with {EAGER}: {quantity(eager.tokens_per_s / tokens, unit)}, fits with {chance(eager.fit)}."
 
 
-def _details(prediction: LargePrediction) -> list[Section]:
+def _details(prediction: LargePrediction, remedies: Sequence[Remedied]) -> list[Section]:
     sections = [_step(prediction), _memory(prediction)]
     if len(prediction.stages) > 1:
         sections.append(_stages(prediction))
     if prediction.step.collectives:
         sections.append(_collectives(prediction))
-    return [*sections, _fit(prediction)]
+    return [*sections, _fit(prediction, remedies)]
 
 
 def _step(prediction: LargePrediction) -> Section:
@@ -137,7 +145,7 @@ def _memory(prediction: LargePrediction) -> Section:
 
 def _stages(prediction: LargePrediction) -> Section:
     sizes = {stage.place: len(stage.layers) for stage in prediction.setting.stages}
-    total = prediction.device.memory_bytes
+    total = prediction.device.usable_bytes
     columns = (
         Column("stage", "stage", format="d"),
         Column("layers", lambda one: sizes.get(one.stage), format="d"),
@@ -177,11 +185,12 @@ def _collectives(prediction: LargePrediction) -> Section:
     )
 
 
-def _fit(prediction: LargePrediction) -> Section:
-    """Return the probability that the setting fits, and what makes it fit."""
-    steps = until_it_fits(prediction)
-    total, used = prediction.device.memory_bytes, prediction.fullest.used_bytes
-    sentence = f"A rank needs {memory(used)} of {memory(total)}: it fits with a probability of {_chance(prediction)}."
+def _fit(prediction: LargePrediction, steps: Sequence[Remedied]) -> Section:
+    """Return the probability that the setting fits, and the changes that make it fit."""
+    total, used = prediction.device.usable_bytes, prediction.fullest.used_bytes
+    sentence = (
+        f"A rank needs {memory(used)} of {memory(total)}: it fits with a probability of {chance(prediction.fit)}."
+    )
     if not steps:
         if prediction.fit < ENOUGH:
             sentence += " No change that we tried saves memory: use more devices, or devices with more memory."

@@ -22,7 +22,6 @@ from chronograd.errors import InputError, JobError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, fields_of_place, with_ranks
 from chronograd.large.limits import check
-from chronograd.large.memory import memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
 from chronograd.words import dotted, how_many
 
@@ -60,16 +59,36 @@ _ONLY = {
     "training.noise_scale_every": 0,
     "communication.compression": "none",
 }
-SURE = 0.95  # probability of fitting that an assumed micro-batch has
+SELECTIVE = (
+    "selective recomputation as in Megatron, of the products inside attention (that of torchtitan stores every second matrix product, "
+    "and needs less memory)"
+)
 _INSTEAD = {"training.activation_checkpointing": "large.recompute=full"}
 
 
 @dataclass(frozen=True)
 class AskedLarge:
-    """A large model with its job, and the values that the user did not state, in words."""
+    """A large model with its job.
+
+    Attributes:
+        stated: fields of the job that the user stated, such as `training.batch`.
+        has_micro_batch: whether the user stated the sequences of a micro-batch.
+        device: the user's name for the device, which may mean several cards.
+        chosen: values that `defaults.first_that_fits` chose instead of the usual ones, in words.
+        enough: changes with which a setting fits, in words, if no unstated value is enough.
+    """
 
     setting: LargeSetting
-    assumed: tuple[str, ...]
+    stated: frozenset[str] = frozenset()
+    has_micro_batch: bool = False
+    device: str = ""
+    chosen: tuple[str, ...] = ()
+    enough: tuple[str, ...] = ()
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Return the values that the user did not state, in words."""
+        return tuple(_assumed(self.setting, self.stated, self.has_micro_batch))
 
 
 def ask_large(
@@ -79,7 +98,9 @@ def ask_large(
     place: str | None = None,
     micro_batch: int | None = None,
 ) -> AskedLarge:
-    """Return a large model and its job, checked against each other, and what was assumed.
+    """Return a large model and its job, checked against each other, with the usual values for all that the user did not state.
+
+    `defaults.first_that_fits` changes those with which it does not fit.
 
     Args:
         what: a job file or a job, or the reference of a large model; see `configs.find`.
@@ -90,23 +111,21 @@ def ask_large(
     Raises: JobError, FileFormatError or InputError for anything that cannot be right.
     """
     fields = [word if _is_field(word) else f"network.options.{word}" for word in words]
-    stated = jobs.override(_stated(what), [*_of_options(short or {}, fields), *fields])
-    if place is not None:
-        stated = jobs.override(stated, fields_of_place(place, fields))
-    is_file = not isinstance(what, Job) and _is_job_file(what)
-    where = "the job" if isinstance(what, Job) else f"{'' if is_file else 'the job of '}{os.fspath(what)}"
-    job = jobs.from_dict(_filled(stated), where)
+    changes = [*_of_options(short or {}, fields), *fields, *([] if place is None else fields_of_place(place, fields))]
+    is_job = isinstance(what, Job) or _is_job_file(what)
+    where = "the job" if isinstance(what, Job) else f"{'' if is_job else 'the job of '}{os.fspath(what)}"
+    job = jobs.from_dict(_filled(jobs.override(_stated(what), changes)), where)
     model = _model(job)
     length = length_of(model, job.network.name, _length(job), "data.shape")
-    names = {name for name, _ in dotted(stated)}
-    batch = _batch(job, names, micro_batch, is_file=is_file)
-    device = [f"cluster.device={catalog.device(job.cluster.device).name}"] if "cluster.device" in names else []
+    of_user = what.model_dump(mode="json", exclude_unset=True) if isinstance(what, Job) else _stated(what)
+    names = {name for name, _ in dotted(jobs.override(of_user, changes))}
+    batch = _batch(job, names, micro_batch, is_job=is_job)
+    name = job.cluster.device
+    device = [f"cluster.device={catalog.device(name).name}"] if "cluster.device" in names else []
     job = with_ranks(changed(job, [f"data.shape=[{length}]", *device, *_precision(job, names), *batch]))
     setting = LargeSetting(model, job)
     _check(setting, names)
-    if micro_batch is None and not is_file and "training.accumulation" not in names:
-        setting = _with_largest_micro_batch(setting)
-    return AskedLarge(setting, tuple(_assumed(setting, names, micro_batch)))
+    return AskedLarge(setting, frozenset(names), micro_batch is not None, name)
 
 
 def with_changes(setting: LargeSetting, changes: Sequence[str]) -> LargeSetting:
@@ -182,20 +201,20 @@ def _length(job: Job) -> int | None:
     return None if shape is None else shape[0]
 
 
-def _batch(job: Job, stated: set[str], micro_batch: int | None, *, is_file: bool) -> list[str]:
+def _batch(job: Job, stated: set[str], micro_batch: int | None, *, is_job: bool) -> list[str]:
     """Return the batch and its number of micro-batches as overrides. Raises InputError for a contradiction.
 
-    A job file without `training.accumulation` has one micro-batch, as for all networks.
+    A job, or a job file, without `training.accumulation` has one micro-batch, as for all networks.
     """
     replicas, parts = job.replicas, job.training.accumulation
     has_parts = "training.accumulation" in stated
     layout = job.cluster.layout
     if "training.batch" not in stated:
-        if not has_parts and not is_file and layout is not None and layout.pipeline > 1:
+        if not has_parts and not is_job and layout is not None and layout.pipeline > 1:
             parts = _PER_STAGE * layout.pipeline
         return [f"training.batch={replicas * parts * (micro_batch or 1)}", f"training.accumulation={parts}"]
     batch = job.training.batch
-    if micro_batch is None and (has_parts or is_file):
+    if micro_batch is None and (has_parts or is_job):
         return []
     own = replicas * (micro_batch or 1)
     if batch % own or (has_parts and micro_batch is not None and batch != own * parts):
@@ -205,17 +224,6 @@ def _batch(job: Job, stated: set[str], micro_batch: int | None, *, is_file: bool
             f"write a multiple of {own}, or another --micro-batch",
         )
     return [f"training.accumulation={batch // own}"]
-
-
-def _with_largest_micro_batch(setting: LargeSetting) -> LargeSetting:
-    """Return a setting with the largest micro-batches that fit, if any do; stages of a pipeline need several, so these stay."""
-    of_rank, room = setting.micro_batch * setting.micro_batches, catalog.device(setting.job.cluster.device).memory_bytes
-    if setting.layout.pipeline == 1:
-        for parts in (parts for parts in range(1, of_rank) if of_rank % parts == 0):
-            other = replace(setting, job=changed(setting.job, [f"training.accumulation={parts}"]))
-            if min(probability_of_fit(stage, room) for stage in memory_of(other)) >= SURE:
-                return other
-    return setting
 
 
 def _precision(job: Job, stated: set[str]) -> list[str]:
@@ -245,30 +253,52 @@ def _check(setting: LargeSetting, stated: set[str]) -> None:
     check(setting)
 
 
-def _assumed(setting: LargeSetting, stated: set[str], micro_batch: int | None) -> list[str]:
+def _assumed(setting: LargeSetting, stated: frozenset[str], has_micro_batch: bool) -> list[str]:
     """Return the values that the user did not state, in words."""
-    training, ranks, cluster = setting.training, setting.ranks, setting.job.cluster
+    training, cluster = setting.training, setting.job.cluster
     node = catalog.device(cluster.device).node
-    has_nodes = ranks > (cluster.per_node or node.devices_per_node)
-    has_layout = "training.zero_stage" in stated or any(name.startswith("cluster.layout.") for name in stated)
-    sizes = [] if micro_batch else [f"micro-batches of {how_many(setting.micro_batch, 'sequences')} (--micro-batch)"]
+    has_nodes = setting.ranks > (cluster.per_node or node.devices_per_node)
+    sizes = (
+        [] if has_micro_batch else [f"micro-batches of {how_many(setting.micro_batch, 'sequences')} (--micro-batch)"]
+    )
     sizes.append(f"{how_many(setting.micro_batches, 'micro-batches')} per rank and step (--batch)")
     words = {
         "data.shape": f"sequences of {how_many(setting.sequence, 'tokens')}{'' if setting.model.is_fixed else ' (--sequence)'}",
         "training.batch": "; ".join(sizes),
-        "training.accumulation": sizes[0] if "training.batch" in stated and not micro_batch else "",
+        "training.accumulation": sizes[0] if "training.batch" in stated and not has_micro_batch else "",
         "training.optimizer": "AdamW" if training.optimizer == "adamw" else "",
         "training.precision": f"{training.precision} mixed precision (--precision)",
-        "layout": f"data parallelism, with the whole model on each of {ranks} ranks (--fsdp, --tensor, --pipeline)"
-        if ranks > 1 and not has_layout
-        else "",
+        "training.zero_stage": _sharding(setting, stated),
         "cluster.per_node": f"{node.devices_per_node} devices per node (cluster.per_node)" if has_nodes else "",
         "cluster.link": f"nodes joined by {node.inter_link} (cluster.link)" if has_nodes else "",
         "large.attention": "fused attention (large.attention)",
         "large.kernels": "fused norms and loss, as in Megatron (large.kernels=eager is Transformers)",
-        "large.recompute": "no recomputation (--recompute)",
+        "large.recompute": f"{recomputation(setting)} (--recompute)",
+        "": SELECTIVE if setting.options.recompute == "selective" else "",
         "large.loss": "all logits in memory (large.loss)",
     }
     if "training.recipe" in stated:
         words |= {"training.optimizer": "", "training.precision": ""}
     return [text for name, text in words.items() if text and name not in stated]
+
+
+def sharding(setting: LargeSetting) -> str:
+    """Return the sharding over the data-parallel ranks in words."""
+    return ("not sharded", "optimizer states sharded", "gradients sharded", "fully sharded")[
+        setting.training.zero_stage
+    ]
+
+
+def recomputation(setting: LargeSetting) -> str:
+    """Return the recomputation in words."""
+    return {"none": "no"}.get(setting.options.recompute, setting.options.recompute) + " recomputation"
+
+
+def _sharding(setting: LargeSetting, stated: frozenset[str]) -> str:
+    """Return the sharding and layout if the user stated neither, in words."""
+    if setting.training.zero_stage:
+        return f"{sharding(setting)} over the data-parallel ranks (--fsdp, --zero)"
+    has_layout = any(name.startswith("cluster.layout.") for name in stated)
+    if setting.ranks == 1 or has_layout:
+        return ""
+    return f"data parallelism, with the whole model on each of {setting.ranks} ranks (--fsdp, --tensor, --pipeline)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,14 +14,15 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import resolved
 from chronograd.large.asking import AskedLarge, with_changes
+from chronograd.large.defaults import SURE
 from chronograd.large.memory import StageMemory, memory_of, probability_of_fit
 from chronograd.large.setting import LargeSetting
 from chronograd.large.step import StepTime, least_flops, step_of
 from chronograd.large.tokens import STATED, TrainingTokens, billions
 from chronograd.predict.prediction import likely_by, price_of
-from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, Provenance, Quantity, Record, RecordedCluster
+from chronograd.record import ASSUMED, CHOSEN, DOES_NOT_FIT, QUANTITIES, Provenance, Quantity, Record, RecordedCluster
 from chronograd.units import chance, memory, si
-from chronograd.words import how_many
+from chronograd.words import how_many, listed
 
 SOURCE = "sizes of the model"
 LEFT_OUT = "evaluation, saving, start-up, failures"
@@ -54,12 +55,12 @@ class LargePrediction:
     @cached_property
     def fit(self) -> float:
         """Return the probability that the fullest stage fits: the other stages share its errors."""
-        return probability_of_fit(self.fullest, self.device.memory_bytes)
+        return probability_of_fit(self.fullest, self.device.usable_bytes)
 
     @cached_property
-    def eager_fit(self) -> float:
-        """Return the same with the separate operators of Transformers, which store more."""
-        return LargePrediction(with_changes(self.setting, ["large.kernels=eager"])).fit
+    def eager(self) -> LargePrediction:
+        """Return the prediction with the separate operators of Transformers, which store more."""
+        return LargePrediction(with_changes(self.setting, ["large.kernels=eager"]))
 
     @property
     def tokens_per_s(self) -> float:
@@ -100,13 +101,9 @@ def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: TrainingTo
         versions={"chronograd": __version__},
         provenance=_provenance(prediction),
     )
+    record.notes += _notes_of_fit(prediction, asked)
     if asked.assumed:
         record.notes.append(f"{ASSUMED}, because you did not state it: {'; '.join(asked.assumed)}")
-    if prediction.fit < LEAST_FIT:
-        record.notes.append(
-            f"{DOES_NOT_FIT}: a rank needs {memory(prediction.fullest.used_bytes)}, and a device has "
-            f"{memory(device.memory_bytes)} (probability that it fits: {chance(prediction.fit)})"
-        )
     if tokens and tokens.source != STATED:
         record.notes.append(f"{ASSUMED} for the length of the training: {'. '.join([tokens.source, *tokens.notes])}")
     record.notes += prediction.step.notes
@@ -115,6 +112,21 @@ def record_of(prediction: LargePrediction, asked: AskedLarge, tokens: TrainingTo
     record.tables.stages = [as_json(stage) for stage in prediction.stages]
     record.tables.collectives = [asdict(one) for one in prediction.step.collectives]
     return record
+
+
+def _notes_of_fit(prediction: LargePrediction, asked: AskedLarge) -> Iterator[str]:
+    """Yield the values that were chosen to fit, or that no setting fits and the changes that are enough."""
+    chosen = ", ".join(asked.chosen)
+    if prediction.fit >= LEAST_FIT:
+        if chosen:
+            is_sure = prediction.fit >= SURE
+            yield f"{CHOSEN}{chosen}: the {'first setting that fits' if is_sure else 'setting that needs the least memory'}"
+        return
+    yield (
+        f"{DOES_NOT_FIT}{f' in the smallest setting that we tried ({chosen})' if chosen else ''}: a rank needs "
+        f"{memory(prediction.fullest.used_bytes)}, and a device has {memory(prediction.device.usable_bytes)} (probability that it "
+        f"fits: {chance(prediction.fit)})" + (f". {listed(asked.enough, 'or')} would be enough" if asked.enough else "")
+    )
 
 
 def _put(record: Record, prediction: LargePrediction, tokens: TrainingTokens | None) -> None:
@@ -134,7 +146,7 @@ def _put(record: Record, prediction: LargePrediction, tokens: TrainingTokens | N
     fullest = prediction.fullest
     peak = likely_by(f"stage {fullest.stage}", fullest.sigma_log)(fullest.used_bytes, "B")
     record.put("memory_peak_bytes", peak)
-    memory_source = f"of {memory(prediction.device.memory_bytes)}"
+    memory_source = f"of {memory(prediction.device.usable_bytes)}"
     record.put("fit_probability", Quantity(value=prediction.fit, unit="probability", source=memory_source))
     price = price_of(setting.job, prediction.device)
     if price is None:

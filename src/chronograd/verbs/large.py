@@ -64,18 +64,19 @@ class LargeRequest(Request):
     def asked_large(
         self, what: Any, words: Sequence[str], places: Sequence[str | None], own: tuple[str, ...]
     ) -> list[AskedLarge]:
-        """Return a large model and its job on each place.
+        """Return a large model and its job on each place, in the first setting that fits.
 
         Args:
             own: names of the other options that apply to it.
         Raises: InputError for options that do not apply, and as `ask_large`.
         """
         from chronograd.large.asking import ask_large
+        from chronograd.large.defaults import first_that_fits
 
         self.check_large(what, own)
         short = self.short_large()
         micro_batch = short.pop("micro_batch", None)
-        return [ask_large(what, words, short, place, micro_batch) for place in (places or [None])]
+        return [first_that_fits(ask_large(what, words, short, place, micro_batch)) for place in (places or [None])]
 
     def short_large(self) -> dict[str, Any]:
         """Return the values of the options that set a field of a large model's job. Raises InputError for a contradiction."""
