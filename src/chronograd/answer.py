@@ -197,7 +197,7 @@ class Section:
     Attributes:
         takeaway: the sentence; every section has one.
         lines: further sentences about the numbers, such as limits that would change a choice.
-        figure: the plot as data. A custom drawing goes into `figure_svg` instead, as trusted markup.
+        figure: the plot as data, never as markup: a saved answer may come from anyone.
         data: the data of the figure, one row per point; that of `figure` by default.
     """
 
@@ -205,7 +205,6 @@ class Section:
     takeaway: str
     intro: str = ""
     figure: Figure | None = None
-    figure_svg: str | None = None
     caption: str = ""
     table: Table | None = None
     data: Sequence[dict[str, Any]] = ()
@@ -328,10 +327,8 @@ class Answer(Generic[R_co]):
         return pandas.json_normalize(frames[chosen], max_level=0)
 
     def save(self, path: Path) -> None:
-        """Write the answer as JSON, so that a report can include it, without drawings that have no data. Raises InputError."""
-        data = _adapter().dump_python(
-            self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}, "result": True}
-        )
+        """Write the answer as JSON, so that a report can include it. Raises InputError."""
+        data = _adapter().dump_python(self, mode="json", exclude={"result": True})
         last = {name: data.pop(name) for name in ("highlights", "sections", "records")}
         with files.as_asked(path):
             files.write_json(path, {"format": FORMAT, "version": VERSION, **data, **last})

@@ -194,10 +194,7 @@ def test_prose_wraps_but_values_do_not():
     assert '<div class="prose"><dt>hypothesis</dt>' in text
 
 
-def test_custom_drawing_and_empty_page():
-    own = Section("Own", "It is drawn.", figure_svg='<svg class="own"></svg>', table=Table(["a"], [["1"]]))
-    text = render_html(Answer("T", sections=[own]))
-    assert '<svg class="own"></svg>' in text
+def test_empty_page():
     assert render_html(Answer("Nothing")).count("<section") == 0
     with pytest.raises(ValueError, match="no takeaway"):
         Section("Mute", " ")

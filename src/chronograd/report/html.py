@@ -53,11 +53,11 @@ def is_long(text: str) -> bool:
 
 
 def _section(number: int, section: Section) -> dict[str, Any]:
-    drawing = section.figure_svg
-    if drawing is None and section.figure is not None:
+    drawing = None
+    if section.figure is not None:
         from chronograd.report import plots
 
-        drawing = "\n".join(plots.svgs_of_page(section.figure))
+        drawing = Markup("\n".join(plots.svgs_of_page(section.figure)))
     rows = section.rows()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name)) for name in columns] for row in rows[:MAX_ROWS]]
@@ -67,7 +67,7 @@ def _section(number: int, section: Section) -> dict[str, Any]:
         "section": section,
         "heading": first_sentence(section.takeaway)[0],
         "more": first_sentence(section.takeaway)[1],
-        "svg": None if drawing is None else Markup(drawing),
+        "svg": drawing,
         "data": {"columns": columns, "rows": cells, "right": numeric, "more": max(0, len(rows) - MAX_ROWS)},
     }
 

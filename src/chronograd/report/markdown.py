@@ -117,8 +117,6 @@ def _slug(title: str) -> str:
 
 
 def _drawing(section: Section) -> str | None:
-    if section.figure_svg is not None:
-        return standalone([section.figure_svg])
     if section.figure is None or not section.figure.panels:
         return None
     from chronograd.report import plots

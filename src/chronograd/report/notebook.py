@@ -62,25 +62,26 @@ def write_notebook(page: Answer, path: str | Path) -> None:
 
 
 def save_beside(page: Answer, path: Path) -> Path:
-    """Write the input of the notebook of a page: NAME.json, whose path is returned, and drawings that are not data."""
+    """Write the input of the notebook of a page: NAME.json, whose path is returned."""
     data = path.with_suffix(".json")
     page.save(data)
-    for number, section in enumerate(page.sections):
-        if section.figure is None and section.figure_svg is not None:
-            write_aside(_drawing(data, number), section.figure_svg)
     return data
 
 
 def execute(cells: list[Any], path: Path, title: str) -> None:
-    """Run the cells in the folder of a notebook and write it with their output. Raises RunError if a cell fails."""
+    """Run the cells in the folder of a notebook and write it with their output; they import no modules from there.
+
+    Raises RunError if a cell fails.
+    """
     notebook = _v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, km=_kernel(Path(folder)), timeout=CELL_TIMEOUT_S, record_timing=False,
+                                extra_arguments=["--InteractiveShellApp.ignore_cwd=True"],
                                 resources={"metadata": {"path": str(path.parent.resolve())}})  # fmt: skip
         try:
-            client.execute(cleanup_kc=True)
+            client.execute(cleanup_kc=True, env={**os.environ, "PYTHONSAFEPATH": "1"})
         except CellExecutionError as error:
             raise RunError(f"the notebook of {title!r} failed: {error.ename}: {error.evalue}") from None
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -102,7 +103,7 @@ def _kernel(folder: Path) -> AsyncKernelManager:
 def _cells(page: Answer, data: Path) -> list[Any]:
     cells = [text_cell(head(page)), code_cell(_READ.format(file=data.name).strip())]
     for number, section in enumerate(page.sections):
-        cells += section_cells(f"page.sections[{number}]", section, _drawing(data, number))
+        cells += section_cells(f"page.sections[{number}]", section)
     cells += _asking(page)
     cells += [text_cell(markdown(note)) for note in page.notes]
     cells += [text_cell("\n\n".join(settings(page)))] if page.asked else []
@@ -111,27 +112,18 @@ def _cells(page: Answer, data: Path) -> list[Any]:
     return cells
 
 
-def section_cells(place: str, section: Section, drawing: Path | None = None, level: int = 2) -> list[Any]:
+def section_cells(place: str, section: Section, level: int = 2) -> list[Any]:
     """Return the cells of one section of a page.
 
     Args:
         place: code that names the section in the notebook.
-        drawing: the file of its drawing, if that is not data.
         level: of its heading.
     """
     cells = [text_cell(f"{'#' * level} {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
     if section.figure is not None:
         cells.append(code_cell(f"plots.draw({place}.figure)"))
-    elif section.figure_svg is not None and drawing is not None:
-        source = f"from IPython.display import SVG\n\nSVG(filename={drawing.name!r})"
-        cells.append(code_cell(source))
     cells.append(text_cell("\n\n".join(below(section))))
     return cells
-
-
-def _drawing(data: Path, number: int) -> Path:
-    """Return the file of a drawing that is not data."""
-    return data.with_name(f"{data.stem}-{number + 1}.svg")
 
 
 def _asking(page: Answer) -> list[Any]:

@@ -64,6 +64,7 @@ MANY_BARS = 12  # a joined series with more points has a band instead of bars; a
 LABEL_LETTER, HANDLE = 4.9, 26.0  # points of a legend: the width of a letter, and of the handle before a label
 APART = 6.5  # points between the bars of series at the same x: the width of their caps
 SMALLEST_PICTURE = 36.0  # points
+MAX_PIXELS = 4_000_000  # of one picture; matplotlib takes 16 bytes for each
 _GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
 _TITLE = 14.0  # height of a panel's title
 _TITLE_LETTER = 4.6
@@ -659,8 +660,11 @@ class _Grid:
 
 def _pixels(picture: Picture) -> Any:
     try:
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png_base64)), formats=["PNG"]).convert("RGBA"))
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises
+        image = Image.open(io.BytesIO(base64.b64decode(picture.png_base64)), formats=["PNG"])
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"it has {image.width:,} × {image.height:,} pixels, more than {MAX_PIXELS:,}")
+        return np.asarray(image.convert("RGBA"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises
         raise FileFormatError(f"picture {picture.title!r} is damaged: {error}", "make it again") from None
 
 

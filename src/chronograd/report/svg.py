@@ -18,12 +18,10 @@ _FONTS = "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans'
 def standalone(drawings: Sequence[str]) -> str:
     """Join drawings into one `<svg>`, in rows, with light colours on a light ground.
 
-    A drawing has its size in its viewBox, in points; a single one without it stays unchanged.
+    A drawing has its size in its viewBox, in points.
     """
     light = [_light(drawing.strip()) for drawing in drawings]
     boxes = [re.search(r'^<svg\b[^>]*?viewBox="([^"]*)"', drawing) for drawing in light]
-    if len(light) == 1 and boxes[0] is None:
-        return light[0] if "xmlns=" in light[0] else light[0].replace("<svg", f"<svg {_NAMES}", 1)
     rows: list[list[tuple[str, float, float]]] = [[]]  # drawing, width, height
     for drawing, box in zip(light, boxes, strict=True):
         assert box is not None, "plots always write a viewBox"
