@@ -54,6 +54,19 @@ def test_the_third_gpu_goes_to_the_gain_or_to_the_smallest_share():
     assert ends([quick, slow], 3, "fair") == pytest.approx([6, 21])
 
 
+def test_a_fair_share_counts_the_scarcest_resource():
+    # A task of "servers" takes a sixth of the slots, one of "plain" a twelfth of the GPUs. With 4 and 8 tasks, both have two
+    # thirds of their dominant resource.
+    plain = ScheduledJob("plain", 0, 80, [[float(n)] for n in range(13)], Allocation(1))
+    served = [[0.0] * 7, *([0.0, *[float(n)] * 6] for n in range(1, 13))]
+    servers = ScheduledJob("servers", 0, 40, served, Allocation(1, 1))
+    pool = Pool(12, 6)
+    assert [pool.share(Allocation(*size)) for size in ((8, 0), (4, 4), (6, 1))] == [8 / 12, 4 / 6, 6 / 12]
+    schedule = simulate([plain, servers], pool, policy("fair"), AT_EVENTS)
+    assert [stay.size for stay in schedule.stays] == [(8, 0), (4, 4)]
+    assert schedule.ended_s.tolist() == [10, 10]
+
+
 def test_a_fair_share_has_no_gpu_that_slows_a_job():
     assert ends([job("A", 0, 10, [0, 1, 2, 1.5])], 3, "fair") == [5]
 
@@ -143,14 +156,22 @@ def test_regular_policies_decide_at_intervals():
 def test_impossible_schedules_are_refused():
     with pytest.raises(NotFoundError, match="policy"):
         policy("lottery")
-    with pytest.raises(InputError, match="more than there are"):
+    with pytest.raises(InputError, match="A requests 4 GPUs, and the cluster has 2"):
         simulate([job("A", 0, 1, gpus=4)], Pool(2), policy("fifo"))
+    model = SpeedModel("synchronous", (1, 0, 1, 0, 0), 4)
+    servers = ScheduledJob.of_model("ps", 0, 60, model, Allocation(1, 3), Allocation(3, 3))
+    with pytest.raises(InputError, match="ps requests 3 servers, and the cluster has places for 2"):
+        simulate([servers], Pool(2, 2), policy("fifo"))
+    with pytest.raises(InputError, match="ps requests 1 GPU and 3 servers, and the cluster has 2"):
+        simulate([servers], Pool(2, is_shared=True), policy("fifo"))
     with pytest.raises(InputError, match="no job"):
         simulate([], Pool(2), policy("fifo"))
     with pytest.raises(InputError, match="requests 9 workers"):
         job("A", 0, 1, gpus=9)
     with pytest.raises(InputError, match="makes no progress"):
         job("A", 0, 1, [0, 0])
+    with pytest.raises(InputError, match="makes no progress at one of its sizes"):
+        job("A", 0, 1, [0, 0, 0, 5], gpus=3)  # Optimus would give it one GPU for ever
 
 
 def test_the_speed_of_a_job_is_known_once_it_has_run():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from chronograd.schedule.events import Conditions, Stay, Timetable, simulate
 from chronograd.schedule.jobs import Pool, ScheduledJob
 from chronograd.schedule.policies import Policy
 from chronograd.schedule.timelines import in_use, timeline
-from chronograd.units import dollars, percent, seconds, signed, whole_percent
+from chronograd.units import NOTHING_S, dollars, percent, seconds, signed, whole_percent
 from chronograd.words import how_many
 
 _MAX_ROWS = 40
@@ -258,7 +259,7 @@ def _changes(
         largest = int(np.argmax(np.mean([s.gpu_s for s in now], axis=0)))
         rest = [i for i in range(len(jobs)) if i != largest]
         # Without draws for this job, the others would get other numbers: it stays, with almost no work.
-        tiny = replace(jobs[largest], work=1e-6 * jobs[largest].work)
+        tiny = replace(jobs[largest], work=max(1e-6 * jobs[largest].work, sys.float_info.min))
         without = drawn(pool, [tiny if i == largest else job for i, job in enumerate(jobs)])
         found.append(_change(f"without {jobs[largest].name}", now, without, rest))
     return found
@@ -318,6 +319,8 @@ def _verdict(rows: Sequence[PolicyResult], schedules: Mapping[str, Sequence[Time
     if not others:
         return f"A job is done {_range(best.completion_s, seconds)} after its arrival on average."
     second = min(others, key=lambda r: r.completion_s.value)
+    if not means[best.policy].all():
+        return f"Under {best.policy} jobs end as they arrive: they need no time that a clock could show."
     ratio = means[second.policy] / means[best.policy]
     low, high = np.quantile(ratio, INTERVAL)
     start = f"{best.policy} ends jobs soonest, {seconds(best.completion_s.value)} after their arrival on average"
@@ -376,6 +379,6 @@ def _range(value: Likely, form: Callable[[float], str]) -> str:
 
 def _signed(value: Likely) -> str:
     def form(amount: float) -> str:
-        return signed(f"{'-' if amount < 0 else '+'}{seconds(abs(amount))}")
+        return signed(f"{'-' if amount < 0 else '+'}{seconds(abs(amount))}") if abs(amount) >= NOTHING_S else "0 s"
 
     return _range(value, form)

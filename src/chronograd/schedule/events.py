@@ -19,12 +19,19 @@ from heapq import heappop, heappush
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.schedule.jobs import NOTHING, Allocation, Free, JobState, Moment, Pool, ScheduledJob, Sizes
+from chronograd.schedule.jobs import NOTHING, Allocation, JobState, Moment, Pool, ScheduledJob, Sizes
 from chronograd.schedule.policies import Policy
-from chronograd.words import how_many
+from chronograd.units import seconds
+from chronograd.words import some
 
 _ROUNDING = 1e-9  # of the work
 _LEAST_LEFT = 0.01  # of the predicted work: what is predicted to be left of a job that has exceeded its prediction
+# Events without an arrival or an end: nearly 4 years of decisions every 10 minutes. They take 3 to 8 seconds of simulation.
+MAX_EVENTS = 200_000
+# Decisions during the longest job, by default.
+_USUAL_DECISIONS = 10_000
+# A job that repeats the time between two checkpoints more often than this, on average, never ends.
+MAX_REPEATS = 1000
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,14 @@ class Conditions:
             )
 
 
-def usual_interval_s(jobs: Sequence[ScheduledJob]) -> float:
-    """Return a tenth of the mean time of a job at its requested size, at most the ten minutes of Optimus."""
-    mean_s = float(np.mean([job.work / job.speed(job.requested) for job in jobs]))
-    return min(Conditions.interval_s, mean_s / 10)
+def usual_interval_s(jobs: Sequence[ScheduledJob], pause_s: float = Conditions.resize_s) -> float:
+    """Return a tenth of the mean time of a job at its requested size, at most the ten minutes of Optimus.
+
+    It is longer if the longest job, or its pause of `pause_s`, would have more than _USUAL_DECISIONS.
+    """
+    times_s = [job.requested_s for job in jobs]
+    least_s = (max(times_s) + pause_s) / _USUAL_DECISIONS
+    return max(min(Conditions.interval_s, float(np.mean(times_s)) / 10), least_s)
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,8 @@ class Timetable:
 
     @property
     def utilization(self) -> float:
-        return float(self.gpu_s.sum() / self.capacity_s)
+        """Return the share of GPU time that jobs hold; 0 if no time passed."""
+        return float(self.gpu_s.sum() / self.capacity_s) if self.capacity_s else 0.0
 
     @property
     def missed(self) -> int:
@@ -159,17 +171,32 @@ def simulate(
 
     Args:
         draw: chooses the true work and speed of each job, failures and stragglers; None for the predicted values and no failure.
-    Raises: InputError without a job, or if one cannot fit.
+    Raises: InputError without a job, if one cannot fit, or if one never ends.
     """
     if not jobs:
         raise InputError("no job to schedule", "give one or more")
+    conditions = conditions or Conditions()
     for job in jobs:
-        if not (Free(pool).take(job.requested) and Free(pool).take(job.smallest)):
-            wanted = f"{how_many(job.requested.workers, 'workers')} and {how_many(job.requested.servers, 'servers')}"
-            raise InputError(
-                f"{job.name} requests {wanted}, more than there are", "request fewer, or give a larger cluster"
-            )
-    return _Simulation(jobs, pool, policy, conditions or Conditions(), draw).run()
+        pool.check(job.name, job.requested)
+        pool.check(job.name, job.smallest)
+        _check_ends(job, policy, conditions if draw is not None else replace(conditions, mtbf_s=math.inf))
+    return _Simulation(jobs, pool, policy, conditions, draw).run()
+
+
+def _check_ends(job: ScheduledJob, policy: Policy, conditions: Conditions) -> None:
+    """Raise InputError for a job with too many decisions to simulate, or that fails before nearly every checkpoint."""
+    needed_s = conditions.start_s + job.requested_s + conditions.resize_s
+    if policy.decides != "events" and needed_s > MAX_EVENTS * conditions.interval_s > 0:
+        raise InputError(
+            f"{job.name} needs {seconds(needed_s)}, and {policy.name} decides every {conditions.interval_s:g} s",
+            f"give a longer --interval: a simulation has at most {MAX_EVENTS:,} decisions",
+        )
+    part_s = min(conditions.checkpoint_s, job.work / job.fastest)
+    if part_s / conditions.mtbf_s > math.log(MAX_REPEATS):
+        raise InputError(
+            f"{job.name} needs {seconds(part_s)} until a checkpoint, and a GPU fails every {seconds(conditions.mtbf_s)}",
+            "give a longer time between failures (--mtbf)",
+        )
 
 
 class _Simulation:
@@ -197,13 +224,16 @@ class _Simulation:
         coming = deque(sorted(range(len(self.jobs)), key=lambda i: self.jobs[i].arrival_s))
         regular = self.conditions.interval_s if self.policy.decides != "events" else 0.0
         at_events = self.policy.decides != "interval" or not regular
-        first = self.now
+        first, events = self.now, 0
         tick = first if regular else math.inf
         while coming or self.active:
             arrival = self.jobs[coming[0]].arrival_s if coming else math.inf
             if regular and not self.active:  # nothing happens before the next arrival
-                tick = max(tick, first + regular * math.ceil((arrival - first) / regular))
-            self._advance(min(arrival, tick, self._next()))
+                tick = max(tick, arrival + (first - arrival) % regular)
+            then = min(arrival, tick, self._next())
+            if math.isinf(then) or events > MAX_EVENTS:
+                raise self._endless()
+            self._advance(then)
             has_changed = self._finish()
             self._fail()
             has_nodes = self._change_nodes()
@@ -213,9 +243,18 @@ class _Simulation:
             if self.now >= tick or has_nodes or (has_changed and at_events):
                 self._decide()
             if self.now >= tick:
-                tick += regular
+                tick = max(tick + regular, math.nextafter(self.now, math.inf))
+            events = 0 if has_changed else events + 1
         held = (self.ended_s, self.gpu_s, self.running_s, self.restarts, self.failures)
         return Timetable(self.jobs, *held, self.capacity_s, self.stays)
+
+    def _endless(self) -> InputError:
+        """Return the error of a simulation in which no job ends any more."""
+        names = some([one.job.name for one in self.active.values()]) or "the next job"
+        return InputError(
+            f"no end in sight for {names}: after {seconds(self.now)} there are only failures, reclaimed nodes and decisions",
+            "give a longer --mtbf, --reclaim or --interval, or a shorter --resize",
+        )
 
     # -- chance --
 
@@ -249,7 +288,10 @@ class _Simulation:
                 gpus, _ = self.pool.places(one.size)
                 one.attained += gpus * passed
                 self.running_s[one.index] += passed
-                one.done += one.rate * max(0.0, then - max(self.now, one.base_s))
+                if one.ends_s(self.now) <= then:  # also if its time left is shorter than the clock's resolution
+                    one.done = one.work
+                else:
+                    one.done += one.rate * max(0.0, then - max(self.now, one.base_s))
         self.now = then
 
     def _arrive(self, index: int) -> None:
@@ -286,13 +328,13 @@ class _Simulation:
 
     def _change_nodes(self) -> bool:
         """Take a reclaimed node away, and bring back those whose outage is over; return whether anything changed."""
-        before = len(self.back_s), self.reclaim_s
+        is_reclaimed, away = self.reclaim_s <= self.now, len(self.back_s)
         while self.back_s and self.back_s[0] <= self.now:
             heappop(self.back_s)
-        if self.reclaim_s <= self.now:
-            heappush(self.back_s, self.now + self.conditions.outage_s)
-        if before == (len(self.back_s), self.reclaim_s):
+        if not is_reclaimed and len(self.back_s) == away:
             return False
+        if is_reclaimed:
+            heappush(self.back_s, self.now + self.conditions.outage_s)
         self.reclaim_s = self.now + self._wait(self.conditions.reclaim_s, self._num_nodes())
         return True
 

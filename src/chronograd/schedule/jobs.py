@@ -59,6 +59,21 @@ class Pool:
             return allocation.workers + allocation.servers, 0
         return allocation.workers, allocation.servers
 
+    def check(self, name: str, size: Allocation) -> None:
+        """Raise InputError if a job asks for more than the whole cluster has."""
+        gpus, slots = self.places(size)
+        if gpus > self.gpus:
+            more = f" and {how_many(size.servers, 'servers')}" if self.is_shared and size.servers else ""
+            raise InputError(
+                f"{name} requests {how_many(size.workers, 'GPUs')}{more}, and the cluster has {self.gpus:,}",
+                "request fewer, or give a larger cluster (--on)",
+            )
+        if slots > self.slots:
+            raise InputError(
+                f"{name} requests {how_many(size.servers, 'servers')}, and the cluster has places for {self.slots:,}",
+                "request fewer, or give more places (--slots)",
+            )
+
     def share(self, allocation: Allocation) -> float:
         """Return the largest share of a resource that the allocation takes: its dominant share."""
         gpus, slots = self.places(allocation)
@@ -113,10 +128,12 @@ class ScheduledJob:
         if not (0 < size.workers <= self.most_workers and 0 <= size.servers <= self.most_servers):
             raise InputError(
                 f"{self.name} requests {how_many(size.workers, 'workers')} and {how_many(size.servers, 'servers')}",
-                f"its speed is known for 1 to {self.most_workers} and up to {self.most_servers}",
+                f"its speed is known for 1 to {self.most_workers} workers and up to {self.most_servers} servers",
             )
-        if not self.speed(size) > 0:
-            raise InputError(f"{self.name} makes no progress at its requested size", "give a speed above 0")
+        speeds = [row[self.smallest.servers :] for row in self.samples_per_s[1:]]
+        slowest = min(self.speed(size), *map(min, speeds), *self.goodput[1:])
+        if not (slowest > 0 and self.fastest < math.inf):
+            raise InputError(f"{self.name} makes no progress at one of its sizes", "give finite speeds above 0")
 
     @property
     def most_workers(self) -> int:
@@ -125,6 +142,16 @@ class ScheduledJob:
     @property
     def most_servers(self) -> int:
         return len(self.samples_per_s[0]) - 1
+
+    @property
+    def requested_s(self) -> float:
+        """Return the predicted time at the requested size."""
+        return self.work / self.speed(self.requested)
+
+    @property
+    def fastest(self) -> float:
+        """Return the highest speed of all sizes and batches."""
+        return max(*map(max, self.samples_per_s), *self.goodput)
 
     @property
     def smallest(self) -> Allocation:

@@ -73,7 +73,8 @@ def _held(schedule: Timetable) -> list[tuple[float, int]]:
     for stay in schedule.stays:
         for at, change in ((stay.start_s, stay.size.workers), (stay.end_s, -stay.size.workers)):
             changes[at] = changes.get(at, 0) + change
-    return list(zip(sorted(changes), accumulate(changes[at] for at in sorted(changes)), strict=True))
+    held = list(zip(sorted(changes), accumulate(changes[at] for at in sorted(changes)), strict=True))
+    return held or [(0.0, 0)]  # no job needed time
 
 
 def _unit(end_s: float) -> tuple[str, float]:

@@ -67,7 +67,7 @@ class ScheduleJobs(Request):
     gap: Annotated[float, DURATION] = 600.0
     """With --count: mean time between arrivals, such as 10min."""
     interval: Annotated[float | None, DURATION] = None
-    """Time between the decisions of fair, optimus, pollux and tiresias; by default a tenth of the mean job's time, up to 10 minutes."""
+    """Time between the decisions of fair, optimus, pollux and tiresias; by default a tenth of the mean job's time, up to 10 minutes, or longer for jobs of months."""
     resize: Annotated[float | None, DURATION] = None
     """Pause of a job that gets another size: checkpoint and restart; 30 s by default, with --run as --start."""
     start: Annotated[float | None, DURATION] = None
@@ -170,15 +170,16 @@ class ScheduleJobs(Request):
 
             with waiting("measuring how long a job needs to start"):
                 start_s = time_start(machines, self.run)
-        given = {
+        stated = {
             "start_s": start_s,
             "resize_s": start_s if self.resize is None and machines is not None else self.resize,
-            "interval_s": self.interval or usual_interval_s(jobs),
             "mtbf_s": self.mtbf,
             "slow_share": self.slow,
             "reclaim_s": self.reclaim,
         }
-        return Conditions(**{name: value for name, value in given.items() if value is not None})
+        conditions = Conditions(**{name: value for name, value in stated.items() if value is not None})
+        usual_s = usual_interval_s(jobs, conditions.start_s + conditions.resize_s)
+        return replace(conditions, interval_s=self.interval or usual_s)
 
 
 class _Reader:
