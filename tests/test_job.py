@@ -55,6 +55,18 @@ class TestNumbers:
         with pytest.raises(JobError, match=rf"training\.{text.partition(':')[0]}: this field cannot be true or false"):
             jobs.load(path)
 
+    @pytest.mark.parametrize(
+        ("word", "message"),
+        [
+            ("large.offload=true", "large.offload: this field takes none, optimizer or all, got True"),
+            ("large.recompute=no", "large.recompute: this field takes none, selective or full, got False"),
+            ("large.gradient_dtype=true", "large.gradient_dtype: this field takes fp32 or bf16, got True"),
+        ],
+    )
+    def test_true_is_answered_with_the_values_of_a_field(self, word: str, message: str) -> None:
+        with pytest.raises(JobError, match=re.escape(message)):
+            jobs.changed(job(), [word])
+
     def test_true_is_a_valid_flag(self) -> None:
         overrides = ["training.compile=true", "network.options={bias: false, blocks: [true]}"]
         changed = jobs.changed(job(), overrides)

@@ -46,10 +46,19 @@ def _section(request: type[Request], group: str) -> str:
         lines += ["| option | value | default | |", "|---|---|---|---|", *map(_row, options), ""]
     result = request.answer.__annotations__["return"]
     if result != "Answer":
-        lines += [f"Result in Python: `{result.removeprefix('Answer[').removesuffix(']')}`.", ""]
+        lines += [f"Result in Python: `{_result_of(result)}`.", ""]
     if request.examples:
         lines += ["```console", *request.examples, "```", ""]
     return "\n".join(lines)
+
+
+def _result_of(annotation: str) -> str:
+    """Return the type of a verb's result.
+
+    >>> _result_of("Answer[Record | list[Record]]"), _result_of("Answer[A] | Answer[B | C]")
+    ('Record | list[Record]', 'A | B | C')
+    """
+    return " | ".join(part.removeprefix("Answer[").removesuffix("]") for part in annotation.split(" | Answer["))
 
 
 def _of_command(verb: str) -> str:

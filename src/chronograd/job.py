@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -29,7 +29,7 @@ from pydantic import (
 from chronograd import files, inputs, trust
 from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
 from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
-from chronograd.words import how_many
+from chronograd.words import how_many, listed
 
 BACKENDS = (
     *("single", "ddp", "fsdp", "tensor_parallel", "data_parallel"),
@@ -94,8 +94,23 @@ class _Section(_Model):
         is_truth = any(isinstance(one, bool) for one in (given if isinstance(given, list | tuple) else [given]))
         annotation = cls.model_fields[info.field_name].annotation if info.field_name else bool
         if is_truth and annotation is not bool and bool not in get_args(annotation):
-            raise ValueError(f"this field cannot be true or false, got {shown(given)}")
+            values = listed(_words_of(annotation), "or")
+            raise ValueError(
+                f"this field {f'takes {values}' if values else 'cannot be true or false'}, got {shown(given)}"
+            )
         return given
+
+
+def _words_of(annotation: Any) -> list[str]:
+    """Return the words that a field allows, such as `none, optimizer, all`; nothing for another kind of field.
+
+    >>> _words_of(Literal["none", "all"] | None), _words_of(int)
+    (['none', 'all'], [])
+    """
+    own = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return [value for value in own if isinstance(value, str)]
+    return [word for part in own for word in _words_of(part)]
 
 
 class Network(_Section):
@@ -460,8 +475,8 @@ class LargeModel(_Section):
     """Activations that backward computes again: none, those between the matrices of attention, or those of whole layers."""
     gradient_dtype: Literal["fp32", "bf16"] | None = None
     """Type of stored gradients; by default fp32 with tensor or pipeline parallelism (Megatron), else that of the parameters."""
-    optimizer_bits: Literal[8, 16, 32] = 32
-    """Bits of each number of the optimizer state."""
+    optimizer_bits: Literal[8, 16, 32] | None = None
+    """Bits of each number of the optimizer state; by default 32 with tensor or pipeline parallelism, else those of the parameters."""
     master: bool = True
     """Keep an fp32 copy of parameters that are trained in half precision."""
     offload: Literal["none", "optimizer", "all"] = "none"

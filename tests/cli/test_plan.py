@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chronograd.cli.main import main
-from chronograd.verbs.kinds import parse_bytes
+from chronograd.verbs.kinds import parse_bytes, parse_length
 
 JOB = str(Path(__file__).parent.parent.parent / "examples" / "digits.yaml")
 
@@ -229,6 +229,21 @@ def test_layers_with_possible_savings(capsys: pytest.CaptureFixture[str]) -> Non
 def test_unreadable_values_are_refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", JOB, *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rest", ["0", "00", ",000", ""])
+def test_rest_of_an_unquoted_amount_is_explained(rest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A shell expands $50, $500, $5,000 and "$5" to these, because it has no fifth argument."""
+    assert main(["plan", JOB, "--budget", rest]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "the shell replaces $5 in an unquoted $50; write '$50' or 50" in error
+
+
+def test_lengths() -> None:
+    assert [parse_length(t) for t in ("4096", "4k", "128K", "8,192")] == [4096, 4096, 131_072, 8192]
+    for text in ("0", "k", "4.5k", "1e4", "-1", "4m", "9999999999"):
+        with pytest.raises(ValueError, match="write a whole number of tokens"):
+            parse_length(text)
 
 
 def test_sizes() -> None:

@@ -111,7 +111,9 @@ def parse_dollars(text: str) -> float:
     except ValueError:
         amount = math.nan
     if not 0 < amount < math.inf:
-        raise ValueError(f"cannot read the amount {text!r}; write '$50' or 50")
+        # A shell replaces $5 by nothing: $50, $500 and $5,000 arrive as these.
+        cut = ": the shell replaces $5 in an unquoted $50" if re.fullmatch(r"0*(,\d{3})*(\.\d+)?", text.strip()) else ""
+        raise ValueError(f"cannot read the amount {text!r}{cut}; write '$50' or 50")
     return amount
 
 
@@ -126,6 +128,19 @@ def parse_tokens(text: str) -> float:
     if not 1 <= number <= 1e18:
         raise ValueError(f"cannot read the tokens {text!r}; write 1e12 or 300B")
     return number
+
+
+def parse_length(text: str) -> int:
+    """Return the tokens of a sequence, from 1 to MAX_NUMBER; k is 1,024. Raises ValueError.
+
+    >>> [parse_length(text) for text in ("4096", "4k", "128K", "8,192")]
+    [4096, 4096, 131072, 8192]
+    """
+    size = re.fullmatch(r"\s*(\d{1,10})\s*(k?)\s*", text.lower().replace(",", ""))
+    length = int(size[1]) * {"": 1, "k": 1024}[size[2]] if size else 0
+    if not 1 <= length <= MAX_NUMBER:
+        raise ValueError(f"cannot read the length {text!r}; write a whole number of tokens above 0, such as 4096 or 4k")
+    return length
 
 
 def parse_whole_numbers(text: str) -> tuple[int, ...]:
@@ -197,6 +212,7 @@ SHARE = ValueKind("SHARE", parse_share, lambda value: isinstance(value, int | fl
 CLOCK = ValueKind("TIME", parse_clock, lambda value: isinstance(value, int) and value > 0)
 PAIR = ValueKind("PAIR", parse_pair, lambda value: isinstance(value, tuple) and len(value) == 2)
 TOKENS = ValueKind("N", parse_tokens, lambda value: isinstance(value, int | float) and 1 <= value <= 1e18)
+LENGTH = ValueKind("TOKENS", parse_length, lambda value: isinstance(value, int) and 1 <= value <= MAX_NUMBER)
 DOLLARS = ValueKind("USD", parse_dollars, _is_positive)
 COUNTS = ListKind("N,N,...", parse_whole_numbers, lambda _: False)
 NUMBERS = ListKind("K,K,...", parse_numbers, lambda _: False)
