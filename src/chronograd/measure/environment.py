@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ def environment() -> dict[str, Any]:
     """Return everything that belongs to a figure, as data for JSON.
 
     `versions`: of Python and of the installed libraries. `cores`: those this process may use. `gpus`: name, driver, memory and
-    power limit from the driver. `git_commit`: of the current directory's checkout, with `git_is_dirty`; absent outside of one.
+    power limit from the driver. `git_commit`: of the current directory's checkout, and `git_is_dirty` if files of that commit were
+    changed; absent outside of one.
     """
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -150,18 +152,50 @@ def nvidia_smi(*options: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | Non
 
 
 def _git() -> dict[str, Any]:
-    commit = _output(["git", "rev-parse", "HEAD"])
-    if not commit:
+    """Return the commit of the working directory, and whether its files were changed.
+
+    The directory may be a stranger's, and its `.git` may name programs that `git status` would run (`core.fsmonitor`, filters,
+    hooks, a remote with missing objects). `git rev-parse` runs none. `git status` gets a repository with the same commit, index
+    and objects, but without any configuration and hooks.
+    """
+    paths = ("--show-toplevel", "--git-path", "index", "--git-path", "objects")
+    lines = (_output(["git", "--no-pager", "rev-parse", "HEAD", *paths]) or "").split("\n")[:-1]
+    if len(lines) != 4:
         return {}
-    return {"git_commit": commit.strip(), "git_is_dirty": bool(_output(["git", "status", "--porcelain"]))}
+    commit, top, index, objects = lines
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "refs").mkdir()
+        (Path(folder) / "HEAD").write_text(commit)
+        places = {"GIT_DIR": folder, "GIT_WORK_TREE": top}
+        places |= {"GIT_INDEX_FILE": os.path.abspath(index), "GIT_OBJECT_DIRECTORY": os.path.abspath(objects)}
+        status = [
+            "git",
+            "--no-optional-locks",
+            "status",
+            "--porcelain",
+            "--untracked-files=no",
+            "--ignore-submodules=all",
+        ]
+        changes = _output(status, environment={**os.environ, **places})
+    return {"git_commit": commit, **({} if changes is None else {"git_is_dirty": bool(changes)})}
 
 
-def _output(command: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
+def _output(
+    command: list[str], timeout_s: float = COMMAND_TIMEOUT_S, environment: dict[str, str] | None = None
+) -> str | None:
     """Return the output of a command; None if it is missing, fails or hangs."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=timeout_s,
+            check=False,
+            env=environment,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
