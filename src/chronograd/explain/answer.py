@@ -13,7 +13,7 @@ from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.explanation import Explained, Explanation
 from chronograd.explain.ranks import scaling_text
-from chronograd.explain.trace_file import distinguished
+from chronograd.explain.trace_file import CONTRADICTS, distinguished
 from chronograd.explain.wall_times import Account
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.units import percent, quantity, whole_percent
@@ -221,6 +221,7 @@ def _devices(runs: Sequence[Explained]) -> Section:
     ]
     busy, idle = percent(first.share(first.busy_s), 0), percent(first.share(first.idle_s), 0)
     exposed = f", {percent(first.share(first.exposed_s), 0)} in exposed communication" if first.exposed_s else ""
+    doubt = " The trace contradicts itself, so these shares are uncertain: see the notes." if _contradicts(runs) else ""
     short = distinguished([name for name, _ in first.kernels])
     most = zip(short[:3], first.kernels, strict=False)
     lines = [
@@ -229,7 +230,7 @@ def _devices(runs: Sequence[Explained]) -> Section:
     ]
     return Section(
         title="Device activity",
-        takeaway=f"{first.name or 'The device'} was busy in {busy} of {quantity(first.span_s, 's')}{exposed}, and idle in {idle}.",
+        takeaway=f"{first.name or 'The device'} was busy in {busy} of {quantity(first.span_s, 's')}{exposed}, and idle in {idle}.{doubt}",
         lines=lines if first.kernels else [],
         table=Table(
             ("part of the span", *(name if len(named) > 1 else "share" for name, _ in named)),
@@ -240,6 +241,10 @@ def _devices(runs: Sequence[Explained]) -> Section:
         ),
         data=[{"rank": name} | device.as_data() for name, device in named],
     )
+
+
+def _contradicts(runs: Sequence[Explained]) -> bool:
+    return any(CONTRADICTS in note for one in runs for note in one.run.notes)
 
 
 def _operators(one: Explained, number: int) -> Section:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,10 @@ _CATEGORIES = {
     "cuda_runtime": "runtime", "cuda_driver": "runtime", "Runtime": "runtime",
     "cpu_op": "operator", "Operator": "operator", "user_annotation": "annotation", "": "annotation",
 }  # fmt: skip
+# Marks of steps and their parts, which older versions and torch_npu write as operators.
+_MARKS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "DistributedDataParallel.")
+# Task types of Ascend's devices, from torch_npu: rows without a category. Others are waits and records of events.
+_TASKS = ((re.compile(r"AI_|AIC|AIV|MIX_|FFTS|HCCL"), "kernel"), (re.compile("MEMCPY|SDMA"), "copy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,7 @@ def _rank(path: Path, trace: dict[str, Any], events: _Events) -> Rank:
 
 def _check_host(path: Path, trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> None:
     """Raise ChronogradError if the trace does not contain the work, or marks no steps."""
+    trace_file.check_devices(path, trace["traceEvents"], set(_CATEGORIES))
     stated = trace.get("distributedInfo")
     is_nccl = isinstance(stated, dict) and stated.get("backend") == "nccl"
     launches = sum("aunch" in e.name for e in events.calls)
@@ -282,7 +288,7 @@ def _of_device(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) 
         parts_K["input"],
         parts_K["exposed"],
         _parts(events, main, lows, highs),
-        start=_start(trace, "cuda", name),
+        start=_start(trace, "npu" if name.startswith(trace_file.ASCEND) else "cuda", name),
         launch_s=parts_K["launching"] + parts_K["synchronizing"],
         copies_s=parts_K["copies"],
         device=summary,
@@ -340,7 +346,7 @@ def _device_name(trace: dict[str, Any], number: str) -> str:
     devices = trace.get("deviceProperties")
     known = [d for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
     own = [d for d in known if str(d.get("id")) == number] or known
-    name = own[0].get("name") if own else None
+    name = own[0].get("name") if own else trace_file.process_name(trace["traceEvents"], number)
     return name if isinstance(name, str) else ""
 
 
@@ -354,11 +360,11 @@ def _sorted_out(raw_events: list[Any]) -> _Events:
     for raw in raw_events:
         if not isinstance(raw, dict) or raw.get("ph") != "X":
             continue
-        category = _CATEGORIES.get(str(raw.get("cat", "")))
-        if category is None:
+        name = raw.get("name")
+        if not isinstance(name, str) or (category := _category(raw, name)) is None:
             continue
-        start, duration, name = trace_file.number(raw.get("ts")), trace_file.number(raw.get("dur")), raw.get("name")
-        if start is None or duration is None or not isinstance(name, str):
+        start, duration = trace_file.number(raw.get("ts")), trace_file.number(raw.get("dur"))
+        if start is None or duration is None:
             continue
         if not (abs(start) < LATEST_US and 0 <= duration < LATEST_US):  # nor nan
             continue
@@ -371,6 +377,18 @@ def _sorted_out(raw_events: list[Any]) -> _Events:
                    correlation if isinstance(correlation, (int, str)) else None)
         )  # fmt: skip
     return events
+
+
+def _category(raw: dict[str, Any], name: str) -> str | None:
+    """Return the kind of an event by its category, or by the task type of an Ascend device; None if it is not used."""
+    stated, args = str(raw.get("cat", "")), raw.get("args")
+    task = args.get("Task Type") if not stated and isinstance(args, dict) else None
+    if task is not None:
+        return next((kind for words, kind in _TASKS if words.search(str(task).upper())), None)
+    if not stated and name.startswith("hcom_"):  # collectives of Ascend have no task type
+        return "kernel"
+    category = _CATEGORIES.get(stated)
+    return "annotation" if category == "operator" and name.startswith(_MARKS) else category
 
 
 def _steps(events: _Events) -> list[_Event]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,11 +17,21 @@ from chronograd.units import seconds
 from chronograd.words import how_many
 
 LARGEST_BYTES = 2_000_000_000
+# An event has some 15 values, so this is a trace of 1.5 million events. PyTorch writes each value on a line.
+MAX_VALUES = 20_000_000
 WHAT = "a trace of torch.profiler"
 HINT = "write one with profiler.export_chrome_trace"
 # Networks have shorter kernels: if a trace has none, its times are probably not microseconds.
 SHORTEST_KERNEL_US = 5_000.0
+LONGEST_HEAD = 100_000  # letters in which a writer shows itself
 OVERLAP_US = 1.0  # tolerance for rounding of clocks
+
+
+# Categories of devices whose rows are not read, such as hpu_op of Gaudi.
+_DEVICE = re.compile(r"hpu|npu|mtia|privateuse|(?<!c)tpu|neuron", re.IGNORECASE)
+ASCEND = "Ascend"  # how the process of such a device is named
+CONTRADICTS = "the trace contradicts itself"
+_AUTOGRAD = {"CPU functions", "CUDA functions"}  # processes in traces of torch.autograd.profiler without Kineto
 
 
 class Timed(Protocol):
@@ -40,9 +51,10 @@ def load(path: Path) -> dict[str, Any]:
 
     Raises FileFormatError for a file that is not a trace, or is cut off.
     """
-    text = door.read_text(path, WHAT, most_bytes=LARGEST_BYTES, hint=HINT)
+    text = door.read_text(path, WHAT, most_bytes=LARGEST_BYTES, most_lines=None, most_values=MAX_VALUES, hint=HINT)
     if not text.lstrip().startswith(("{", "[")):
         raise FileFormatError(f"{path} is neither a run directory nor {WHAT}: it is not JSON", HINT)
+    _check_lines(path, text)
     if text.lstrip().startswith("[") and not text.rstrip().endswith("]"):
         text = text.rstrip().rstrip(",") + "]"
     trace = door.parse_json(text, path, WHAT)
@@ -50,8 +62,22 @@ def load(path: Path) -> dict[str, Any]:
         trace = {"traceEvents": trace}
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise FileFormatError(f"{path} has no traceEvents, so it is not {WHAT}", HINT)
+    if any(isinstance(event, dict) and str(event.get("pid")) in _AUTOGRAD for event in trace["traceEvents"]):
+        raise FileFormatError(
+            f"{path} was written by torch.autograd.profiler of PyTorch 1.7 or older, which marks neither steps nor streams",
+            "profile with torch.profiler, in PyTorch 1.8.1 or later",
+        )
     trace["traceEvents"] = completed(trace["traceEvents"])
     return trace
+
+
+def _check_lines(path: Path, text: str) -> None:
+    """Raise FileFormatError for a file with one JSON object on each line, as Nsight Systems exports."""
+    first, second = (*(line.strip() for line in text.lstrip().split("\n", 2)[:2]), "")[:2]
+    if all(line.startswith("{") and line.endswith("}") for line in (first, second)):
+        is_nsight = "CudaEvent" in text[:LONGEST_HEAD] or "TraceProcessEvent" in text[:LONGEST_HEAD]
+        writer = "Nsight Systems exported it" if is_nsight else "it has one JSON object on each line"
+        raise FileFormatError(f"{path} is not {WHAT}: {writer}", "profile with torch.profiler and export_chrome_trace")
 
 
 def completed(events: list[Any]) -> list[Any]:
@@ -110,6 +136,32 @@ def check_writer(path: Path, events: Sequence[Any], known: set[str]) -> None:
     )
 
 
+def check_devices(path: Path, events: Sequence[Any], known: set[str]) -> None:
+    """Raise FileFormatError if a trace without known work of a device has rows of a device whose category is not read."""
+    counts: Counter[str] = Counter()
+    for event in events:
+        if isinstance(event, dict) and event.get("ph") == "X" and str(event.get("cat", "")) not in known:
+            args = event.get("args")
+            if _DEVICE.search(str(event["cat"])) or (isinstance(args, dict) and "stream" in args):
+                counts[str(event["cat"])] += 1
+    if counts:
+        category, count = counts.most_common(1)[0]
+        raise FileFormatError(
+            f"{path} has device rows of a kind that is not read: {how_many(count, 'rows')} of category {category}",
+            "give a trace of a CUDA, ROCm or XPU device (category kernel), or of an Ascend device (with its Task Type)",
+        )
+
+
+def process_name(events: Sequence[Any], number: str) -> str:
+    """Return the name of an Ascend device by the number of its process in the trace; empty for other processes."""
+    for event in events:
+        if isinstance(event, dict) and event.get("name") == "process_name" and str(event.get("pid")) == number:
+            args = event.get("args")
+            name = str(args.get("name", "")) if isinstance(args, dict) else ""
+            return name if name.startswith(ASCEND) else ""
+    return ""
+
+
 def check_steps(path: Path, steps: Sequence[Timed], kernels: Sequence[Timed]) -> None:
     """Raise FileFormatError if steps are marked and no kernel runs during any of them."""
     if not steps or not kernels:
@@ -132,11 +184,11 @@ def contradictions(raw: Sequence[Any], kernels: Sequence[Timed]) -> list[str]:
     negative = sum((length := number(event.get("dur"))) is not None and length < 0 for event in dicts)
     if negative:
         are = "ends before it begins and is" if negative == 1 else "end before they begin and are"
-        found.append(f"the trace contradicts itself: {negative:,} of {how_many(len(dicts), 'events')} {are} left out")
+        found.append(f"{CONTRADICTS}: {negative:,} of {how_many(len(dicts), 'events')} {are} left out")
     overlapping = _overlapping(kernels)
     if overlapping:
         found.append(
-            f"the trace contradicts itself: {overlapping:,} of {len(kernels):,} kernels overlap another on the same stream, which "
+            f"{CONTRADICTS}: {overlapping:,} of {len(kernels):,} kernels overlap another on the same stream, which "
             "runs kernels in sequence (except for CUDA graphs and programmatic launches)"
         )
     lengths = [kernel.end - kernel.start for kernel in kernels]
