@@ -61,7 +61,7 @@ def main() -> None:
     with (parser.parse_args().measured / "large_models" / "llm_foundry.csv").open() as stream:
         rows = [row for row in csv.DictReader(stream) if row["gpu"] == "a100_80gb" and row["sharding"] == "FULL_SHARD"]
     device = catalog.device("a100-80")
-    room, factors = device.memory_bytes - reserve_bytes(device), overhead(device, "training")
+    room, factors = device.usable_bytes - reserve_bytes(device), overhead(device, "training")
     verdicts: Counter[str] = Counter()
     for row in rows:
         job = job_of(row)

@@ -102,7 +102,7 @@ def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
             at = lines.peak_bytes(np.array([row.batch, failed]))
             yield Bound(
                 path.stem, row.model, table.mode, row.batch, failed, float(at[0]), float(at[1]),
-                float(device.memory_bytes - reserve_bytes(device)), lines.envelope.tolist(),
+                float(device.usable_bytes - reserve_bytes(device)), lines.envelope.tolist(),
             )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Held:
 
 def held(row: TimedRun, peak_bytes: float | None = None) -> Held:
     """Return a run with our predictions. `peak_bytes`: its measured peak, if published."""
-    stages, room = memory_of(row.setting), catalog.device(row.device).memory_bytes
+    stages, room = memory_of(row.setting), catalog.device(row.device).usable_bytes
     peak = max(stage.allocated_bytes for stage in stages)
     return Held(
         row.name,

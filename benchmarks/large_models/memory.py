@@ -134,7 +134,7 @@ def foundry(measured: Path) -> str:
     """Return the verdicts on configurations that ran under FSDP, which therefore fit."""
     chances = []
     for _, setting in settings_of(measured, "llm_foundry"):
-        room = catalog.device(setting.job.cluster.device).memory_bytes
+        room = catalog.device(setting.job.cluster.device).usable_bytes
         chances.append(min(probability_of_fit(one, room) for one in memory_of(setting)))
     low, sure = sum(chance < 0.05 for chance in chances), sum(chance >= 0.95 for chance in chances)
     return f"{len(chances)} FSDP configurations that ran: fits with 95 % {sure}, in between {len(chances) - sure - low}, does not fit {low}"

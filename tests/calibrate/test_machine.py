@@ -64,6 +64,7 @@ def test_unknown_gpu_has_no_data_sheet(tmp_path: Path, monkeypatch: pytest.Monke
     device = gpu_of(driver("Example GX 12"), 2, reached, 3e11)
     assert (device.chip, device.year, device.tdp_w, device.priced_as) == (None, None, None, None)
     assert (device.l2_bytes, device.memory_bytes, device.num_units) == (3 * 2**20, 12 * 2**30, 40)
+    assert device.usable_bytes == 12 * 2**30
     assert (device.peak_flops_per_s, device.bandwidth_bytes_per_s) == (reached, 3e11)
     assert device.base_peak_flops_per_s == {}
     assert (device.node.devices_per_node, device.node.intra_link) == (2, "pcie3")
@@ -80,8 +81,17 @@ def test_catalogue_gpu_keeps_its_data_sheet() -> None:
     sheet = catalog.device("v100")
     device = gpu_of(driver("Tesla V100-SXM2-16GB"), 8, {"fp32": 1e12}, 1e11)
     assert device.title == "Tesla V100-SXM2-16GB"
-    assert device.memory_bytes == 12 * 2**30
-    for field in ("chip", "year", "tdp_w", "l2_bytes", "peak_flops_per_s", "bandwidth_bytes_per_s", "node"):
+    assert device.usable_bytes == 12 * 2**30
+    for field in (
+        "chip",
+        "year",
+        "tdp_w",
+        "memory_bytes",
+        "l2_bytes",
+        "peak_flops_per_s",
+        "bandwidth_bytes_per_s",
+        "node",
+    ):
         assert getattr(device, field) == getattr(sheet, field)
     assert device.priced_as is not None
     assert device.priced_as.device == "v100"

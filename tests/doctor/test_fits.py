@@ -33,6 +33,6 @@ def test_doctor_and_plan_agree(name: str, mode: str) -> None:
         table = evaluate(traced, job, [device], [1], [batch])
         is_tight = bool(may_not_fit(device, mode, int(table["memory_bytes"][0])))
         expected = "obstacle" if not table["fits"][0] else "warning" if is_tight else "fine"
-        assert state(job, device.memory_bytes) == expected, batch
+        assert state(job, device.usable_bytes) == expected, batch
         seen.add(expected)
     assert seen == {"fine", "warning", "obstacle"}

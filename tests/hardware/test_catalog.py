@@ -88,6 +88,69 @@ class TestPublishedFigures:
             assert ring_s == pytest.approx(time_s, rel=1e-3)
 
 
+# Device and the one before it in the same form, as people replace one by the other.
+SUCCESSORS = [
+    ("a100-40", "v100-32"), ("a100-80", "a100-40"), ("h100", "a100-80"), ("h200", "h100"), ("h20", "h100"), ("gh200", "h100"),
+    ("b200", "h200"), ("b300", "b200"), ("gb200", "h200"), ("gb300", "gb200"),
+    ("mi300x", "mi250"), ("mi325x", "mi300x"), ("mi355x", "mi325x"), ("mi210", "mi100"),
+    ("v100", "p100"), ("v100-pcie", "p100-pcie"), ("a100-pcie", "v100-pcie"), ("a100-80-pcie", "a100-pcie"), ("h100-pcie", "a100-80-pcie"),
+    ("h100-nvl", "h100-pcie"), ("l4", "t4"), ("a10", "t4"), ("l40s", "a40"),
+]  # fmt: skip
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        ("name", "mib"),
+        [
+            # nvidia-smi, in modal-labs/modal-client, pull request 2797
+            ("h100", 81559), ("a100-80", 81920), ("a100-40", 40960), ("a10", 23028), ("l40s", 46068), ("l4", 23034), ("t4", 15360),
+            # the same and rocm-smi, in other listings
+            ("a40", 46068), ("h200", 143771), ("b200", 183359), ("mi300x", 196592), ("k80-gk210", 11441),
+        ],
+    )  # fmt: skip
+    def test_usable_memory_is_what_the_driver_reports(self, name: str, mib: int) -> None:
+        assert device(name).usable_bytes == mib * 2**20
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_error_correction_takes_at_most_a_sixteenth(self, name: str) -> None:
+        # ECC of GDDR takes 1/16; an A10 has 23,028 of 24,576 MiB, and firmware takes up to 0.5 % of the others.
+        d = device(name)
+        assert 0.92 < d.usable_bytes / d.memory_bytes <= 1
+
+    def test_without_a_report_the_capacity_as_sold_counts(self) -> None:
+        d = device("titan-v")
+        assert d.reported_bytes is None
+        assert d.usable_bytes == d.memory_bytes == 12 * 2**30
+
+    def test_board_has_twice_the_usable_memory_of_its_gpu(self) -> None:
+        assert device("k80").usable_bytes == 2 * device("k80-gk210").usable_bytes
+        assert device("mi250").usable_bytes == 2 * device("mi210").usable_bytes
+
+
+class TestNetwork:
+    @staticmethod
+    def of_a_gpu(name: str) -> float:
+        node = device(name).node
+        network = link(node.inter_link)
+        return network.bandwidth_bytes_per_s / (node.devices_per_node if network.per == "node" else 1)
+
+    @pytest.mark.parametrize(("newer", "older"), SUCCESSORS)
+    def test_network_of_a_gpu_is_within_a_factor_of_four_of_its_predecessor(self, newer: str, older: str) -> None:
+        """A node of eight B200 once had one network card, an eighth of an H100's network."""
+        assert 1 / 4 <= self.of_a_gpu(newer) / self.of_a_gpu(older) <= 4
+
+    def test_data_centre_gpus_have_a_predecessor(self) -> None:
+        firsts = {"k80", "k80-gk210", "m40", "p4", "t4", "p100", "p100-pcie", "v100-32"}
+        firsts |= {"mi25", "mi100", "mi250", "a30", "a40", "a6000"}
+        desktop = {d.name for d in devices() if d.kind == "gpu" and (d.is_desktop or d.name.startswith("rtx"))}
+        gpus = {d.name for d in devices() if d.kind == "gpu"} - desktop
+        assert gpus == (firsts | {newer for newer, _ in SUCCESSORS}) - desktop
+
+    @pytest.mark.parametrize("name", ["b200", "b300", "gb200", "gb300", "mi300x", "mi325x", "mi355x", "a100-80"])
+    def test_modules_have_a_network_card_each(self, name: str) -> None:
+        assert link(device(name).node.inter_link).per == "device"
+
+
 class TestNames:
     @pytest.mark.parametrize(
         ("asked", "found"),
@@ -123,6 +186,7 @@ class TestCatalogueFiles:
         tables = ("peak_flops_per_s", "base_peak_flops_per_s", "peak_8bit_ops_per_s", "node")
         figures = {"memory_bytes", "bandwidth_bytes_per_s", "l2_bytes", "num_units", "year"}
         figures |= {"tdp_w"} if d.tdp_w else set()
+        figures |= {"reported_bytes"} if d.reported_bytes else set()
         figures |= {"issued_share"} if d.issued_share != 1 else set()
         figures |= {name for name in ("chip", "fp32_matrix_flops_per_s") if getattr(d, name)}
         figures |= {f"{table}.{key}" for table in tables for key, value in dict(getattr(d, table)).items() if value}

@@ -104,7 +104,7 @@ def _passes(grid: LayoutGrid) -> bool:
 
 def test_choice_is_the_shortest_step_of_all_that_fit() -> None:
     one = base(ranks=4, batch=8, length=4096)
-    room = catalog.device("h100").memory_bytes
+    room = catalog.device("h100").usable_bytes
     found = []
     for grid in grids_of(one, {}):
         for number in range(len(grid.degrees)):

@@ -64,7 +64,7 @@ def test_columns_match_single_predictions(trace: Trace, fields: tuple[str, ...])
         assert table["throughput_samples_per_s"][i] == pytest.approx(batch * count / step.seconds, rel=1e-9)
         assert np.ceil(table["memory_bytes"][i]) == pytest.approx(step.memory.total, abs=5)
         needed = overhead(device, job.mode).median * step.memory.total + reserve_bytes(device)
-        assert table["fits"][i] == (needed <= device.memory_bytes)
+        assert table["fits"][i] == (needed <= device.usable_bytes)
 
 
 def test_a_cpu_whose_caches_stay_warm(trace: Trace) -> None:
@@ -104,7 +104,7 @@ def test_zero_stage_3_sends_50_per_cent_more(trace: Trace) -> None:
 
 def test_largest_batch_fills_the_device(trace: Trace) -> None:
     found = largest_batch(trace, job_of())
-    assert found.capacity_bytes == catalog.device("v100").memory_bytes
+    assert found.capacity_bytes == catalog.device("v100").usable_bytes
     by_batch = dict(found.rows)
     assert found.fits(by_batch[found.batch])
     assert not found.fits(by_batch[found.batch + 1])
@@ -132,8 +132,8 @@ def test_prediction_lists_layers_and_fit(trace: Trace) -> None:
     too_many = predict(trace, job_of("training.batch=400000"))
     assert any("does not fit" in note for note in too_many.notes)
     lines, device = footprint_of_job(trace, job_of()), catalog.device("v100")
-    alone = lines.largest_batch(device.memory_bytes - reserve_bytes(device))
-    sure = lines.largest_batch((device.memory_bytes - reserve_bytes(device)) / 1.75)
+    alone = lines.largest_batch(device.usable_bytes - reserve_bytes(device))
+    sure = lines.largest_batch((device.usable_bytes - reserve_bytes(device)) / 1.75)
     for batch, start in (
         (alone + 1, "does not fit: "),
         (alone, "may not fit: "),

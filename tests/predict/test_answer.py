@@ -69,7 +69,7 @@ def test_insufficient_memory_is_reported_first_and_once() -> None:
     needed = both.as_data()[0]["quantities"]["memory_peak_bytes"]["value"] / GIB
     assert 8 < needed < 100
     assert both.sections[0].takeaway.startswith(f"p4 does not fit: a rank needs {needed:.3g} GiB plus ")
-    assert "p4 has 8 GiB. h200 is the fastest" in both.sections[0].takeaway
+    assert "p4 has 7.5 GiB. h200 is the fastest" in both.sections[0].takeaway
     assert not both.notes
     alone = predict_jobs(TRACE, on_devices(huge, ["p4"]))
     assert alone.sections[0].takeaway.startswith(f"It does not fit: a rank needs {needed:.3g} GiB plus ")

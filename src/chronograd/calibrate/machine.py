@@ -387,23 +387,26 @@ def gpu_of(properties: Any, count: int, reached: dict[Any, float], bandwidth_byt
         properties: from `torch.cuda.get_device_properties`. count: GPUs of this machine.
         reached: measured FLOP/s by precision.
     """
-    own = {"name": "local", "title": properties.name, "aliases": (), "memory_bytes": properties.total_memory,
+    own = {"name": "local", "title": properties.name, "aliases": (), "reported_bytes": properties.total_memory,
            "num_units": properties.multi_processor_count}  # fmt: skip
     known = catalog.of_driver_name(properties.name)
     if known is not None:
-        source = (_measured("memory_bytes", "num_units"),)
+        source = (_measured("reported_bytes", "num_units"),)
         return known.model_copy(update={**own, "priced_as": catalog.PricedAs(device=known.name), "source": source})
     today = datetime.now(UTC).date().isoformat()
     return Device(
         **own,
         kind="gpu",
         note="This GPU is not in the catalogue: peak and bandwidth are measured rates, and its links are assumed.",
+        memory_bytes=properties.total_memory,
         l2_bytes=properties.L2_cache_size,
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
         peak_flops_per_s=reached,
         node=Node(devices_per_node=count, intra_link="pcie3", inter_link="ethernet-10g"),
         source=(
-            _measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units", "l2_bytes"),
+            _measured(
+                "peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "reported_bytes", "num_units", "l2_bytes"
+            ),
             Source(of=("node",), source="the slowest common links", date=today, tag="assumed"),
         ),
     )

@@ -47,6 +47,7 @@ def device(name: str) -> Answer[Device]:
         ("also called", ", ".join(d.aliases) or "–"),
         *((("chip", d.chip.upper()),) if d.chip else ()),
         ("memory", f"{d.memory_bytes / GIB:.1f} GiB, {si(d.bandwidth_bytes_per_s, 'B/s', digits=4)}"),
+        ("usable memory", _usable(d)),
         ("last shared cache", f"{d.l2_bytes / 2**20:g} MiB"),
         ("units", str(d.num_units)),
         ("power limit", f"{d.tdp_w:g} W" if d.tdp_w else "–"),
@@ -59,7 +60,7 @@ def device(name: str) -> Answer[Device]:
             if d.node.group_link
             else []
         ),
-        ("between nodes", d.node.inter_link),
+        ("between nodes", _between_nodes(d)),
         ("to the host", d.node.host_link or "–"),
         ("calibration", ", ".join(d.calibration) if d.calibration else "none: figures are the datasheet's"),
         *((f"provenance: {key}", str(value)) for key, value in d.provenance.items()),
@@ -175,6 +176,17 @@ def _sources(sources: Sequence[Source]) -> list[Section]:
     counts = ", ".join(f"{tags.count(tag)} {tag}" for tag in dict.fromkeys(tags))
     table = Table(("figures", "tag", "read", "source"), [[", ".join(s.of), s.tag, s.date, s.source] for s in sources])
     return [Section("Sources", f"{len(tags)} figures: {counts}.", table=table)]
+
+
+def _usable(d: Device) -> str:
+    if d.reported_bytes is None:
+        return f"{d.memory_bytes / GIB:.1f} GiB: as sold, because no report of its driver is listed"
+    return f"{d.reported_bytes / GIB:.1f} GiB ({d.reported_bytes / 2**20:,.0f} MiB), as its driver reports"
+
+
+def _between_nodes(d: Device) -> str:
+    k = catalog.link(d.node.inter_link)
+    return f"{k.name}: {_rate(k.bandwidth_bytes_per_s)} per {k.per}"
 
 
 def _rate(bytes_per_s: float) -> str:

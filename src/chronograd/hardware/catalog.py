@@ -124,7 +124,8 @@ class Device(_CatalogueEntry):
         kind: an `accelerator` needs the vendor's compiler, whose step times are not predicted.
         note: distinguishes devices with similar names.
         chip: the vendor's name of the silicon. Devices of one chip differ in active units, clocks, memory and power.
-        memory_bytes: as sold; drivers and error correction use some of it.
+        memory_bytes: as sold.
+        reported_bytes: the total that its driver reports, as in `nvidia-smi` or `rocm-smi`, less error correction; None if unknown.
         bandwidth_bytes_per_s: of that memory.
         l2_bytes: the last cache that all units share.
         num_units: streaming multiprocessors, or cores of a CPU.
@@ -150,6 +151,7 @@ class Device(_CatalogueEntry):
     kind: Literal["gpu", "cpu", "accelerator"]
     chip: Name | None = None
     memory_bytes: Count
+    reported_bytes: Count | None = None
     bandwidth_bytes_per_s: Rate
     l2_bytes: Count
     num_units: Count
@@ -184,6 +186,15 @@ class Device(_CatalogueEntry):
             if is_fp32 and self.fp32_matrix_flops_per_s
             else self.peak_flops_per_s[precision]
         )
+
+    @property
+    def usable_bytes(self) -> int:
+        """Return the memory that programs can use: the driver's total, or the capacity as sold if the total is unknown.
+
+        >>> device("l40s").usable_bytes / 2**20, device("l40s").memory_bytes / 2**20
+        (46068.0, 49152.0)
+        """
+        return self.reported_bytes or self.memory_bytes
 
     @property
     def vector_flops_per_s(self) -> float:

@@ -38,7 +38,7 @@ class LayoutOption:
     @property
     def fit(self) -> float:
         """Return the probability that it fits."""
-        room = catalog.device(self.setting.job.cluster.device).memory_bytes
+        room = catalog.device(self.setting.job.cluster.device).usable_bytes
         return float(normal_probability(-math.log(self.used_bytes / room) / SIGMA_LOG))
 
     @property
@@ -102,7 +102,7 @@ def searched(base: LargeSetting, fixed: Mapping[str, Any], expressible: Expressi
     """
     grids = grids_of(base, fixed, expressible)
     used = [used_bytes(grid) for grid in grids]
-    room = catalog.device(base.job.cluster.device).memory_bytes * math.exp(-normal_quantile(FIT) * SIGMA_LOG)
+    room = catalog.device(base.job.cluster.device).usable_bytes * math.exp(-normal_quantile(FIT) * SIGMA_LOG)
     fitting = [
         (replace(grid, degrees=grid.degrees[own <= room]), own[own <= room])
         for grid, own in zip(grids, used, strict=True)
@@ -183,7 +183,7 @@ def _refuse(
         )
     raise InputError(
         f"no layout{of} fits: the smallest one needs {memory(min(float(own.min()) for own in used))}, and a device has "
-        f"{memory(catalog.device(base.job.cluster.device).memory_bytes)}",
+        f"{memory(catalog.device(base.job.cluster.device).usable_bytes)}",
         "give more devices, or devices with more memory"
         + ("" if base.options.adapter_rank else ", or train adapters with --lora 16 or --qlora 16"),
     )

@@ -71,7 +71,7 @@ def _record(trace: Trace, job: Job, values: dict[str, float], samples: int) -> R
     record.put("step_time_s", likely(step_s, "s"))
     record.put("throughput_samples_per_s", likely(job.training.images_per_step / step_s, "sample/s"))
     record.put("memory_peak_bytes", Quantity(value=memory, unit="B", source="lifetimes in the trace"))
-    if memory + reserve_bytes(device) > device.memory_bytes:
+    if memory + reserve_bytes(device) > device.usable_bytes:
         needed, reserve = quantity(memory, "B"), quantity(reserve_bytes(device), "B")
         why = f"{DOES_NOT_FIT}: a rank needs {needed} in addition to {reserve} for the framework"
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):

@@ -59,7 +59,7 @@ def evaluate(
             for n, same in _by_memory(counts, base):
                 part = -(-batch // job.training.accumulation)
                 memory[same] = footprint_of(trace, _with_count(base, n)).peak_bytes(part)
-        fits[d] = needed_bytes(device, job.mode, memory)[0] <= device.memory_bytes
+        fits[d] = needed_bytes(device, job.mode, memory)[0] <= device.usable_bytes
         for calibration, same in _by_calibration(base, job, counts):
             ranks = _with_count(replace(base, calibration=calibration, batch_per_rank=batch[:, None]), count[same])
             works = [rank_work(trace, samples, ranks) for samples in batches]
@@ -143,7 +143,7 @@ def largest_batch(
     """
     device = catalog.device(job.cluster.device)
     lines = footprint_of_job(trace, job)
-    capacity = device.memory_bytes if capacity_bytes is None else capacity_bytes
+    capacity = device.usable_bytes if capacity_bytes is None else capacity_bytes
     kept = reserve_bytes(device) if reserve is None else reserve
     more = overhead(device, job.mode)
     batch = lines.largest_batch((capacity - kept) / more.median)

@@ -151,11 +151,11 @@ def needed_bytes(device: Device, mode: str, tensors: Amount) -> tuple[Amount, Am
 
 def may_not_fit(device: Device, mode: str, tensors: int) -> str:
     """Return a sentence if, within the uncertainty, a step may need more memory than the device has; else an empty string."""
-    if needed_bytes(device, mode, tensors)[1] <= device.memory_bytes:
+    if needed_bytes(device, mode, tensors)[1] <= device.usable_bytes:
         return ""
     return (
         f"may not fit: tensors of a rank take {memory(tensors)}. One network in ten needs {overhead(device, mode).high:g} times "
-        f"that plus {memory(reserve_bytes(device))} for the framework; {device.name} has {memory(device.memory_bytes)}"
+        f"that plus {memory(reserve_bytes(device))} for the framework; {device.name} has {memory(device.usable_bytes)}"
     )
 
 

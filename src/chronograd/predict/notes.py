@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from chronograd.hardware.hosts import host_of
-from chronograd.job import Job
+from chronograd.job import Cluster, Job
 from chronograd.predict.carrying import Shown
+from chronograd.predict.collectives import Topology
 from chronograd.predict.memory import Memory, may_not_fit, reserve_bytes
 from chronograd.predict.scaling import is_this_processor
 from chronograd.predict.setting import Setting
 from chronograd.record import DOES_NOT_FIT
 from chronograd.trace import CONV_KINDS, Trace
-from chronograd.units import memory
+from chronograd.units import memory, si
 from chronograd.words import how_many, layout_name
 
 _MUCH_OF_HOST = 0.5
@@ -57,12 +58,30 @@ def notes_of(
     ]
 
 
+def of_network(setting: Setting, parts: Mapping[str, float]) -> list[str]:
+    """Return a sentence on the assumed network if exchange takes longer than every other part of a step; `parts` in seconds."""
+    others = [seconds for name, seconds in parts.items() if name != "communication_exposed_s"]
+    is_largest = parts["communication_exposed_s"] >= max(others)
+    return assumed_network(setting.job.cluster, setting.topology) if is_largest else []
+
+
+def assumed_network(cluster: Cluster, topology: Topology) -> list[str]:
+    """Return a sentence that names the network between nodes, if there are several nodes and the job does not state it."""
+    if cluster.link is not None or topology.num_nodes < 2:
+        return []
+    rate = f"{topology.inter.name}, {si(topology.inter.bandwidth_bytes_per_s, 'B/s')} per {topology.inter.per}"
+    return [
+        f"exchange between nodes is the largest part of a step, over the usual network of {cluster.device} ({rate}). State yours "
+        "with cluster.link=NAME; `chronograd devices --links` lists the names"
+    ]
+
+
 def _of_memory(setting: Setting, needed: Memory) -> Iterator[str]:
     reserve = reserve_bytes(setting.device)
-    if needed.total + reserve > setting.device.memory_bytes:
+    if needed.total + reserve > setting.device.usable_bytes:
         yield (
             f"{DOES_NOT_FIT}: a rank needs {memory(needed.total)} plus {memory(reserve)} for the framework; "
-            f"{setting.device.name} has {memory(setting.device.memory_bytes)}"
+            f"{setting.device.name} has {memory(setting.device.usable_bytes)}"
         )
         return
     if note := may_not_fit(setting.device, setting.job.mode, needed.total):

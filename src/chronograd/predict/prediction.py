@@ -31,7 +31,7 @@ from chronograd.predict.compute import (
     without_basis,
 )
 from chronograd.predict.memory import Footprint, Memory, footprint_of_job
-from chronograd.predict.notes import notes_of
+from chronograd.predict.notes import notes_of, of_network
 from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import (
     Bucket,
@@ -326,6 +326,7 @@ def predict(
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
     record.notes += [f"{ROUGH}: {text}" for text in step.rough]
     record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"), step.of_host)
+    record.notes += of_network(setting, step.parts)
     if step.kinds:
         record.tables.by_kind = step.kinds
         _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, model.depth))
