@@ -88,8 +88,6 @@ def prediction_of(case: Row, device: str) -> LargePrediction:
     if case["rank"]:
         words += [f"large.adapter_rank={case['rank']}", f"large.adapter_on={case['on']}"]
     words.append("training.param_dtype=bf16" if case["is_pure"] else "training.param_dtype=fp32")
-    if case["is_pure"]:
-        words += ["large.optimizer_bits=16", "large.master=false"]
     short = {"sequence": case["length"], "batch": case["batch"]}
     asked = ask_large(case["network"], words, short, f"1x{device}", case["batch"])
     return LargePrediction(asked.setting)

@@ -210,7 +210,9 @@ class TestStep:
         mfu = step.model_flops / (step.step_s * device("h100").peak("bf16") * 1024)
         assert 0.05 < mfu < 0.5
         assert collective(step, "all-to-all of tokens").ranks == 64
-        assert step.notes == ("Every expert gets the same number of tokens.",)
+        balanced, network = step.notes
+        assert balanced == "Every expert gets the same number of tokens."
+        assert network.startswith("Exchange between nodes is the largest part of a step")
 
     def test_an_imbalance_of_experts_slows_the_step(self) -> None:
         assert step_of(deepseek(), Software(imbalance=1.5)).step_s > 1.1 * step_of(deepseek()).step_s

@@ -18,6 +18,7 @@ from chronograd.hardware import catalog
 from chronograd.job import Training
 from chronograd.measure.memory import cpu_tensor_peak_bytes
 from chronograd.predict.checkpointing import blocks, is_recomputed, lifetimes
+from chronograd.predict.compute import UPDATE_PASSES
 from chronograd.predict.memory import OPTIMIZER_STATES, Memory, footprint, peak_memory, reserve_bytes
 from chronograd.predict.scaling import gather_exposed_s, traffic_factor
 from chronograd.trace import Affine, Storage, Trace
@@ -188,7 +189,9 @@ def test_running_mean_copies_parameters_and_buffers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adamw", 0.9), ("adadelta", 0.9)], ids=str
+    ("optimizer", "momentum"),
+    [("sgd", 0.0), ("sgd", 0.9), ("adamw", 0.9), ("adadelta", 0.9), ("rmsprop", 0.9)],
+    ids=str,
 )
 def test_optimizer_states_match_torch(optimizer: str, momentum: float) -> None:
     layer = nn.Linear(7, 5)
@@ -199,6 +202,13 @@ def test_optimizer_states_match_torch(optimizer: str, momentum: float) -> None:
     state = made.state[layer.weight].values()
     num_states = sum(isinstance(value, Tensor) and value.shape == layer.weight.shape for value in state)
     assert OPTIMIZER_STATES[training.optimizer_kind] == num_states
+
+
+def test_updates_pass_over_the_optimizer_states() -> None:
+    """An update reads and writes each state and the parameter, and reads the gradient: two tables of one fact agree."""
+    assert {kind: passes for kind, (passes, _) in UPDATE_PASSES.items()} == {
+        kind: 3 + 2 * states for kind, states in OPTIMIZER_STATES.items()
+    }
 
 
 # -- comparison with torch --------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def _state_parts(setting: LargeSetting, stage: Stage, states: States, moment: Pe
     over = [f", over {ranks} ranks" if zero >= least and ranks > 1 else "" for least in (3, 2, 1)]
     can_shard = ranks > 1 and not share.adapters
     remedies = [f"training.zero_stage={least}" if can_shard and zero < least else "" for least in (3, 2, 1)]
-    if not share.adapters and setting.options.optimizer_bits > 8:
+    if not share.adapters and setting.options.optimizer_bits != 8:
         remedies[2] = remedies[2] or "large.optimizer_bits=8"
     return [
         MemoryPart("parameters", states.parameters, f"for {params}{over[0]}", remedies[0]),

@@ -10,7 +10,8 @@ from chronograd.configs.description import TablePart
 from chronograd.large.setting import Amount, LargeSetting, Stage, StageGrid
 from chronograd.large.share import Share, adapter_params, outside_of, shard_ranks, share_of, share_of_stage
 from chronograd.large.stored import ADAPTER
-from chronograd.large.work import casts_weights, element_bytes, gradient_bytes, is_eager
+from chronograd.large.work import casts_weights, element_bytes, gradient_bytes, is_eager, usual_state_bytes
+from chronograd.predict.memory import OPTIMIZER_STATES
 
 # Bytes of a parameter with its scales, which are quantised as well: Dettmers et al. 2023, arXiv:2305.14314, section 3.
 IN_4_BITS = 4.127 / 8
@@ -53,7 +54,8 @@ def _all_states(setting: LargeSetting, stage: Stage | StageGrid) -> States:
     outside, layer = outside_of(setting, stage).params, _largest_layer(setting, stage)
     if setting.options.adapter_rank:
         return _frozen(setting, share, outside, layer)
-    half, master, gradient, moments = _bytes_of_parameter(setting)
+    half, master, gradient = element_bytes(setting), _master_bytes(setting), gradient_bytes(setting)
+    moments = optimizer_bytes(setting)
     stage_of_zero = training.zero_stage
     is_single = stage_of_zero == 3 or casts_weights(setting)
     found: list[Amount] = [0.0, 0.0, 0.0]
@@ -74,16 +76,26 @@ def _never_cast(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
     return 0.0 if tied else share_of(setting, tables).params * stage.is_first
 
 
-def _bytes_of_parameter(setting: LargeSetting) -> tuple[float, float, Amount, float]:
-    """Return the bytes of a parameter: as it computes, its copy in fp32, its gradient, and the optimizer's numbers."""
-    training, options, half = setting.training, setting.options, element_bytes(setting)
-    master = 4 if half == 2 and options.master and not training.is_pure else 0
-    moments = (
-        2 * options.optimizer_bits / 8
-        if training.optimizer == "adamw"
-        else (4 if training.optimizer_kind == "sgd-momentum" else 0)
-    )
-    return half, master, gradient_bytes(setting), moments
+def _master_bytes(setting: LargeSetting) -> int:
+    """Return the bytes of the fp32 copy of a parameter in half precision; 0 without one."""
+    has_copy = element_bytes(setting) == 2 and setting.options.master and not setting.training.is_pure
+    return 4 if has_copy else 0
+
+
+def updated_bytes(setting: LargeSetting) -> int:
+    """Return the bytes of a trained parameter in its most exact copy, which the optimizer updates."""
+    return ADAPTER if setting.options.adapter_rank else max(element_bytes(setting), _master_bytes(setting))
+
+
+def optimizer_bytes(setting: LargeSetting) -> Amount:
+    """Return the bytes of the optimizer states of a trained parameter.
+
+    PyTorch's optimizers keep them in the type of the parameter (torch.optim.AdamW: `zeros_like`).
+    """
+    options = setting.options
+    usual = ADAPTER if options.adapter_rank else usual_state_bytes(setting)
+    each = options.optimizer_bits / 8 if options.optimizer_bits else usual
+    return OPTIMIZER_STATES[setting.training.optimizer_kind] * each
 
 
 def checkpoint_bytes(setting: LargeSetting) -> float:
@@ -91,11 +103,10 @@ def checkpoint_bytes(setting: LargeSetting) -> float:
 
     With adapters, only theirs: nothing else changes.
     """
-    half, master, _, moments = _bytes_of_parameter(setting)
     tensors = [(tensor, number) for tensor, number in setting.model.counted() if not tensor.is_tied]
-    if setting.options.adapter_rank:
-        return sum(number * adapter_params(setting, tensor) for tensor, number in tensors) * 3 * ADAPTER
-    return sum(number * tensor.params for tensor, number in tensors) * (max(half, master) + moments)
+    has_adapters = bool(setting.options.adapter_rank)
+    trained = sum(n * (adapter_params(setting, t) if has_adapters else t.params) for t, n in tensors)
+    return trained * float(updated_bytes(setting) + optimizer_bytes(setting))
 
 
 def _largest_layer(setting: LargeSetting, stage: Stage | StageGrid) -> Amount:
@@ -118,4 +129,5 @@ def _frozen(setting: LargeSetting, share: Share, outside: Amount, layer: Amount)
     adapters = share.adapters * ADAPTER / ranks
     casts = share.adapters * 2 if is_eager(setting) and not setting.training.is_pure else 0.0
     is_gathered = (ranks > 1) | (setting.options.offload == "all")
-    return States(base + adapters, adapters, 2 * adapters, is_gathered * 2 * (layer * each + outside), casts)
+    moments = share.adapters * optimizer_bytes(setting) / ranks
+    return States(base + adapters, adapters, moments, is_gathered * 2 * (layer * each + outside), casts)

@@ -18,8 +18,10 @@ from chronograd.large.setting import LargeSetting, Stage
 from chronograd.large.share import Share, shard_ranks, share_of_stage, trained
 from chronograd.large.software import USUAL, Software
 from chronograd.large.stage import MicroBatch, StageModel, joined
+from chronograd.large.states import optimizer_bytes, updated_bytes
 from chronograd.large.work import element_bytes, gradient_bytes
-from chronograd.predict.compute import UPDATE_PASSES
+from chronograd.predict.collectives import Topology
+from chronograd.predict.notes import assumed_network
 from chronograd.predict.scaling import topology_of
 from chronograd.units import FLOPS_PER_MAC
 
@@ -27,6 +29,9 @@ from chronograd.units import FLOPS_PER_MAC
 # The work of a step has one, larger with experts; exchange and the host have theirs. 80 % intervals cover 85 % of vTrain's rows.
 FITTED_CHIP, FITTED_SIGMA, DEVICE_SIGMA = "ga100", 0.04, 0.11
 WORK_SIGMA, EXPERTS_SIGMA, EXCHANGE_SIGMA, HOST_SIGMA = 0.05, 0.13, 0.4, 0.2
+
+# Parts of a step in which ranks wait for each other's data.
+EXCHANGE = ("exchange in layers", "pipeline sends", "exchange of the update")
 
 __all__ = ["Collective", "Software", "StepTime", "step_of"]
 
@@ -91,16 +96,17 @@ def step_of(setting: LargeSetting, software: Software = USUAL) -> StepTime:
     parts["exchange of the update"] = sum(one.exposed_s for one in update)
     parts["optimizer"] = update_s(setting, numbers, rates)
     parts["offload"] = _offload_s(setting, share, rates, parts["forward"] + parts["backward"])
+    collectives = (*joined(batch.passes).times(m).exchanges, *sends, *update)
     model_flops, again_flops = _flops(setting)
     shared = FITTED_SIGMA if rates.device.chip == FITTED_CHIP else DEVICE_SIGMA
     return StepTime(
         sum(parts.values()),
         {name: seconds for name, seconds in parts.items() if seconds > 0},
-        (*joined(batch.passes).times(m).exchanges, *sends, *update),
+        collectives,
         model_flops,
         model_flops + again_flops,
         _sigma_log(setting, parts, shared),
-        tuple(_notes(setting, software)),
+        (*_notes(setting, software), *_network_notes(setting, topology, parts, collectives)),
         shared,
     )
 
@@ -144,13 +150,9 @@ def update_s(setting: LargeSetting, numbers: Sequence[float], rates: Rates) -> f
     Args:
         numbers: of parameters, as `share.trained` returns them.
     """
-    options, training = setting.options, setting.training
-    passes, _ = UPDATE_PASSES[training.optimizer_kind]
-    own = 4 if options.master or not training.is_pure else 2
-    # Of these passes, three are of the parameter, twice, and of its gradient; clipping reads the gradient once more.
-    each: float = (
-        (passes - 3) * options.optimizer_bits / 8 + 2 * own + 2 * gradient_bytes(setting) + element_bytes(setting)
-    )
+    # The states and the parameter are read and written, and its copy is written. Clipping reads the gradient once more.
+    passes = 2 * (optimizer_bytes(setting) + updated_bytes(setting) + gradient_bytes(setting))
+    each: float = passes + element_bytes(setting)
     return _updated(setting, numbers) * each / rates.bandwidth("update")
 
 
@@ -184,6 +186,19 @@ def _notes(setting: LargeSetting, software: Software) -> Iterator[str]:
         yield "The time of the update on the host is not predicted, only the transfers."
 
 
+def _network_notes(
+    setting: LargeSetting, topology: Topology, parts: Mapping[str, float], collectives: Sequence[Collective]
+) -> list[str]:
+    """Return a sentence on the assumed network if ranks wait longer for exchange between nodes than any other part takes."""
+    waits_s = sum(one.exposed_s for one in collectives if one.tier == topology.inter.name)
+    longest_s = max(seconds for name, seconds in parts.items() if name not in EXCHANGE)
+    return [
+        f"{note[0].upper()}{note[1:]}."
+        for note in assumed_network(setting.job.cluster, topology)
+        if waits_s > longest_s
+    ]
+
+
 def _flops(setting: LargeSetting) -> tuple[float, float]:
     """Return the FLOPs of a step over all ranks, with every pair of positions in its window, and those of recomputation.
 
@@ -210,7 +225,6 @@ def _forward_and_backward(setting: LargeSetting, macs: Mapping[str, int]) -> flo
 
 def _sigma_log(setting: LargeSetting, parts: dict[str, float], shared: float) -> float:
     """Return the standard deviation of log(step): of device and work, and of exchange and host by their shares of the step."""
-    exchange = ("exchange in layers", "pipeline sends", "exchange of the update")
-    shares = (sum(parts[name] for name in names) / sum(parts.values()) for names in (exchange, ("host",)))
+    shares = (sum(parts[name] for name in names) / sum(parts.values()) for names in (EXCHANGE, ("host",)))
     own = (sigma * share for sigma, share in zip((EXCHANGE_SIGMA, HOST_SIGMA), shares, strict=True))
     return math.hypot(shared, EXPERTS_SIGMA if setting.has_experts else WORK_SIGMA, *own)

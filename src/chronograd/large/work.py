@@ -100,8 +100,12 @@ def is_megatron(setting: LargeSetting) -> Amount:
 
 def gradient_bytes(setting: LargeSetting) -> Amount:
     """Return the bytes of a stored gradient; see `large.gradient_dtype`."""
-    usual = 2 + 2 * (is_megatron(setting) | (not setting.training.is_pure))
-    return {"fp32": 4, "bf16": 2, None: usual}[setting.options.gradient_dtype]
+    return {"fp32": 4, "bf16": 2, None: usual_state_bytes(setting)}[setting.options.gradient_dtype]
+
+
+def usual_state_bytes(setting: LargeSetting) -> Amount:
+    """Return the bytes of a number of gradients and optimizer states by default: as the parameters, and fp32 in Megatron."""
+    return 2 + 2 * (is_megatron(setting) | (not setting.training.is_pure))
 
 
 def operators(part: Part, setting: LargeSetting, imbalance: float = 1.0) -> Iterator[RankOperator]:

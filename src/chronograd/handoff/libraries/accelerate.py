@@ -72,7 +72,7 @@ def _yours(setting: LargeSetting) -> list[str]:
     options = setting.options
     if options.adapter_rank:
         found.append(f"LoRA of rank {options.adapter_rank} on the model in {options.base_bits} bits")
-    if options.optimizer_bits < 32:
+    if options.optimizer_bits not in (None, 32):
         found.append(f"an optimizer with {options.optimizer_bits}-bit state")
     return found
 

@@ -29,7 +29,7 @@ def _refused(setting: LargeSetting) -> list[str]:
     wrong = {
         "LoRA": options.adapter_rank > 0,
         "fp8": options.fp8,
-        f"{options.optimizer_bits}-bit optimizer state": options.optimizer_bits != 32,
+        f"{options.optimizer_bits}-bit optimizer state": options.optimizer_bits not in (None, 32),
         f"optimizer {setting.training.optimizer}": setting.training.optimizer != "adamw",
         "a chunked loss": options.loss == "chunked",
     }

@@ -98,7 +98,7 @@ def _refused(setting: LargeSetting) -> list[str]:
         f"optimizer {training.optimizer}": training.optimizer != "adamw",
         "LoRA": options.adapter_rank > 0,
         "fp8": options.fp8,
-        f"{options.optimizer_bits}-bit optimizer state": options.optimizer_bits != 32,
+        f"{options.optimizer_bits}-bit optimizer state": options.optimizer_bits not in (None, 32),
         "plain attention": options.attention == "plain",
         "fused loss": options.loss == "fused",
         "dropout": options.dropout > 0,
