@@ -12,6 +12,7 @@ import chronograd
 from chronograd.cli.main import main
 from chronograd.configs.answer import CountedConfig, count_config
 from chronograd.configs.find import packaged
+from chronograd.errors import FileFormatError
 
 pytestmark = pytest.mark.transformers
 LAYERS, D, HEADS, KV, F, V, T = 3, 64, 4, 2, 96, 128, 48
@@ -147,6 +148,10 @@ def test_keys_and_lengths(tmp_path: Path) -> None:
         ("clip", {}, [], "only models of tokens are counted"),
         ("mamba2", {"num_hidden_layers": 1}, [], "states no length of a sequence"),
         ("longcat_flash", {"num_layers": 1, "hidden_size": 64}, [], "cannot run on the meta device"),
+        ("starcoder2", {**SIZES, "num_hidden_layers": 10**6}, [], "from 1 to 10,000, got 1000000"),
+        ("starcoder2", SIZES, ["num_hidden_layers=1000000"], "from 1 to 10,000, got 1000000"),
+        ("outer", {"text_config": {"model_type": "olmo", **SIZES, "num_hidden_layers": 10**6}}, [], "from 1 to 10,000"),
+        ("olmo", {**SIZES, "inner": {"encoder_layers": 10**6}}, [], "from 1 to 10,000"),
     ],
 )
 def test_refusals(
@@ -160,3 +165,29 @@ def test_refusals(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **keys}))
     assert main(["count", str(tmp_path), *changes]) in (1, 2)
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_network_of_too_many_modules_is_refused_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    from chronograd.count import meta_network
+
+    monkeypatch.setattr(meta_network, "MAX_MODULES", 20)
+    meta_network.built({"model_type": "olmo", **SIZES, "num_hidden_layers": 1}, "olmo", {})
+    with pytest.raises(FileFormatError, match="the network has more than 20 modules"):
+        meta_network.built({"model_type": "olmo", **SIZES}, "olmo", {})
+
+
+CODE = {"attn_implementation": "a/kernel", "_attn_implementation": "a/kernel", "experts_implementation": "a/kernel",
+        "use_kernels": True, "kernel_config": {"RMSNorm": "a/kernel"}, "auto_map": {"AutoConfig": "mine.Config"},
+        "name_or_path": "a/b", "_name_or_path": "a/b", "use_pretrained_backbone": True}  # fmt: skip
+
+
+def test_file_names_no_code_and_no_kernels(tmp_path: Path) -> None:
+    """Transformers would download the kernels of `attn_implementation: owner/name` and run them."""
+    from chronograd.count import meta_network
+
+    plain = counted(tmp_path, "olmo", SIZES)
+    assert counted(tmp_path, "olmo", {**SIZES, **CODE, "inner": CODE}).tensors == plain.tensors
+    network, _ = meta_network.built({"model_type": "olmo", **SIZES, **CODE, "inner": {"deeper": [CODE]}}, "olmo", {})
+    assert network.config._attn_implementation in ("sdpa", "eager")
+    assert "a/" not in json.dumps(network.config.to_dict())
+    assert network.config.inner == {"deeper": [{}]}

@@ -7,7 +7,9 @@ equal.
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,14 +19,20 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from chronograd.configs.keys import Keys
+from chronograd.configs.keys import MAX_LAYERS, Keys
 from chronograd.configs.readers import TEXT_ONLY, unread
 from chronograd.errors import FileFormatError
 
-# Keys of the file itself, of code, and of how weights are stored.
-_LEFT_OUT = ("model_type", "architectures", "auto_map", "quantization_config", "torch_dtype", "dtype")
+# Keys of the file itself, of code, of kernels (the library downloads and runs `attn_implementation: owner/name`), of networks that it
+# downloads, and of how weights are stored. Keys that begin with an underscore are the library's own.
+_LEFT_OUT = re.compile(
+    r"_.*|model_type|architectures|auto_map|name_or_path|quantization_config|(torch_)?dtype"
+    r"|(attn|attention|experts)_implementation|use_kernels?|kernel_config|(use_timm_|use_pretrained_)?backbone|backbone_kwargs"
+)
+MAX_MODULES = 350_000  # Switch-C has 300,000: 2,048 experts in each of 30 layers
 _PLACES = ("layer_idx", "layer_id", "layer_number", "idx")  # attributes with the place of a layer
 _AUTO = ("AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModel")
 VERSION = f"Transformers {transformers.__version__}"
@@ -58,9 +66,10 @@ def built(data: Mapping[str, Any], where: str, changes: Mapping[str, Any]) -> tu
     if family not in transformers.CONFIG_MAPPING:
         raise unread(family, where, f"{VERSION} does not know it either")
     keys = Keys({**data, **changes}, where, family)
-    given = {name: value for name, value in keys.data.items() if name not in _LEFT_OUT}
+    _check_layers(keys)
+    given = _without_code(dict(keys.data))
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _few_modules(keys):
             kind = transformers.CONFIG_MAPPING[family]
             keys.skip(*inspect.signature(kind).parameters, *kind.attribute_map)
             if others := keys.rest():
@@ -82,6 +91,38 @@ def built(data: Mapping[str, Any], where: str, changes: Mapping[str, Any]) -> tu
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise FileFormatError(f"{where}: {VERSION} cannot build this network: {text}", "correct its keys") from error
+
+
+def _check_layers(keys: Keys) -> None:
+    """Raise FileFormatError, as families with a reader do, for a number of layers that no model has."""
+    for name, value in keys.data.items():
+        if isinstance(value, dict):
+            _check_layers(keys.inner(name))
+        elif isinstance(value, int) and value > MAX_LAYERS and re.search("layer|depth", name):
+            keys.layers(name)
+
+
+def _without_code(value: Any) -> Any:
+    """Return the value of a key without the inner keys of `_LEFT_OUT`."""
+    if isinstance(value, dict):
+        return {name: _without_code(inner) for name, inner in value.items() if not _LEFT_OUT.fullmatch(name)}
+    return [_without_code(inner) for inner in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def _few_modules(keys: Keys) -> Iterator[None]:
+    """Raise FileFormatError once a network has more modules than MAX_MODULES, such as a layer for each letter of a key."""
+    counter = itertools.count(1)
+
+    def check(*_: Any) -> None:
+        if next(counter) > MAX_MODULES:
+            raise keys.fault(f"the network has more than {MAX_MODULES:,} modules", "name a smaller model")
+
+    hook = register_module_module_registration_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _class_of(config: Any, keys: Keys) -> Any:
