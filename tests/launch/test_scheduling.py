@@ -157,7 +157,7 @@ def test_a_queue_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["records", str(tmp_path)]) == 0
     (tmp_path / EVENTS).write_text("[]\n")
     assert main(["records", str(tmp_path)]) == 2
-    assert "events.jsonl is damaged" in capsys.readouterr().err
+    assert "events.jsonl, line 1, is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.slurm

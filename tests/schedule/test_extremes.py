@@ -68,7 +68,7 @@ def test_failures_and_reclaimed_nodes_end_or_are_refused(workload, name, mtbf, r
 
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize(("work", "speed", "arrival_s"), [(1e-6, 1e3, 3600), (64, 1e5, 2e9), (1e-12, 1e12, 1e12)])
-def test_a_job_shorter_than_the_resolution_of_the_clock_ends_at_its_arrival(name, work, speed, arrival_s):
+def test_a_job_shorter_than_a_step_of_the_clock_ends_at_its_arrival(name, work, speed, arrival_s):
     jobs = [job("long", 0, 7200, 1.0), job("tiny", arrival_s, work, speed)]
     schedule = simulate(jobs, POOL, policy(name), Conditions(interval_s=0))
     assert schedule.ended_s[1] == pytest.approx(arrival_s, abs=1e-3)
@@ -105,7 +105,7 @@ class Steady(np.random.Generator):
         return scale
 
 
-def test_a_node_that_comes_back_as_another_goes_does_not_stop_the_clock():
+def test_a_node_comes_back_as_another_goes_and_the_clock_goes_on():
     """One of two nodes goes after 50 s. From then on one comes back every 100 s as the other goes."""
     conditions = Conditions(reclaim_s=100.0, outage_s=100.0)
     pool, draw = Pool(2, gpus_per_node=1), Steady(np.random.PCG64(0))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chronograd.errors import InputError, RunError
-from chronograd.job import Job, changed, from_dict, with_ranks
+from chronograd.job import Job, changed, from_dict, resolved, scaled, with_ranks
 from chronograd.launch import jobs as runs
 from chronograd.launch import slurm
 from chronograd.launch.jobs import OnPoll
@@ -25,7 +25,7 @@ from chronograd.rundir import RunDir, StepFollower
 from chronograd.rundir.steps import Epoch, StepLine
 from chronograd.schedule.events import Conditions, Timetable
 from chronograd.schedule.jobs import NOTHING, Allocation, JobState, Moment, Pool, ScheduledJob
-from chronograd.schedule.log import JobQueue, Kind, QueuedJob, ScheduleLog
+from chronograd.schedule.log import BEAT_S, JobQueue, Kind, QueuedJob, ScheduleLog
 from chronograd.schedule.policies import Policy
 from chronograd.train.checkpoint_folder import list_checkpoints
 
@@ -124,6 +124,19 @@ class _Live(JobState):
     is_over: bool = False
 
 
+def check_job(run: RunDir, job: Job) -> None:
+    """Raise InputError for a run that trains something else than a job. Its number of ranks may differ."""
+    ours, its = (
+        {name: value for name, value in resolved(scaled(one)).items() if name not in ("backend", "cluster")}
+        for one in (job, run.job())
+    )
+    if ours != its:
+        different = ", ".join(name for name in ours if ours[name] != its.get(name))
+        raise InputError(
+            f"{run.path} is a run of another job; it differs in {different}", "move it away, or choose another folder"
+        )
+
+
 def resize(run: RunDir, count: int) -> None:
     """Give an unfinished run another number of ranks. Raises JobError if it cannot have them."""
     own = run.job()
@@ -147,9 +160,17 @@ def run_schedule(
     Args:
         folder: of the runs; a schedule that was interrupted there continues.
         machines: `here()` by default.
-    Raises: RunError if a job failed, after the others have ended; InputError for a folder with another schedule.
+    Raises: RunError if a job failed, after the others have ended, or if another process schedules the folder; InputError for a
+        folder with another schedule, and for a job that is larger than the cluster.
     """
-    return _Schedule(jobs, pool, policy, folder, conditions, machines or here(), say).run()
+    for one in jobs:
+        pool.check(one.scheduled.name, one.scheduled.requested)
+    queued = (QueuedJob(s.name, s.arrival_s, s.work, one.job.training.batch) for one in jobs for s in [one.scheduled])
+    log = ScheduleLog.open(folder, JobQueue(policy.name, pool.gpus, tuple(queued)))
+    try:
+        return _Schedule(jobs, pool, policy, log, conditions, machines or here(), say).run()
+    finally:
+        log.close()
 
 
 class _Schedule:
@@ -158,33 +179,28 @@ class _Schedule:
         jobs: Sequence[RealJob],
         pool: Pool,
         policy: Policy,
-        folder: Path,
+        log: ScheduleLog,
         conditions: Conditions,
         machines: Machines,
         say: Say,
     ) -> None:
-        self.jobs, self.pool, self.policy, self.folder = jobs, pool, policy, folder
+        self.jobs, self.pool, self.policy, self.log = jobs, pool, policy, log
         self.conditions, self.machines, self.say = conditions, machines, say
-        scheduled = [one.scheduled for one in jobs]
-        if len({one.name for one in scheduled}) < len(jobs):
-            raise InputError("two jobs have the same name", "give each line of the workload its own name")
-        queued = (
-            QueuedJob(s.name, s.arrival_s, s.work, one.job.training.batch)
-            for s, one in zip(scheduled, jobs, strict=True)
-        )
-        self.log = ScheduleLog.open(folder, JobQueue(policy.name, pool.gpus, tuple(queued)))
         self.live = [_Live(i, one.scheduled, one.scheduled.work, real=one) for i, one in enumerate(jobs)]
         self.is_stopped = threading.Event()
         for name, event in self.log.running().items():  # when an earlier scheduler was killed
-            path = RunDir(folder / name).steps_path(0)
-            self.log.note(name, "stop", event.workers, max(event.time, path.stat().st_mtime if path.exists() else 0.0))
+            last = RunDir(log.folder / name).steps_path(0)
+            self.log.note(name, "stop", event.workers, max(event.time, last.stat().st_mtime if last.exists() else 0.0))
 
     def run(self) -> Timetable:
         regular = self.conditions.interval_s if self.policy.decides != "events" else 0.0
         at_events = self.policy.decides != "interval" or not regular
-        tick, known = 0.0, (0, 0)
+        tick, beat, known = 0.0, 0.0, (0, 0)
         try:
             while not all(one.is_over for one in self.live):
+                if time.monotonic() >= beat:
+                    self.log.beat()
+                    beat = time.monotonic() + BEAT_S
                 active = [one for one in self.live if self._is_here(one)]
                 present = len(active), sum(one.is_over for one in self.live)
                 if (regular and self._now() >= tick) or (at_events and present != known):
@@ -196,7 +212,7 @@ class _Schedule:
             self._stop_all()
         failed = [one for one in self.live if one.error is not None]
         if failed:
-            raise RunError(f"{failed[0].job.name}: {failed[0].error}", f"the runs are in {self.folder}")
+            raise RunError(f"{failed[0].job.name}: {failed[0].error}", f"the runs are in {self.log.folder}")
         return self.log.timetable([one.scheduled for one in self.jobs], self.pool)
 
     def _now(self) -> float:
@@ -206,10 +222,20 @@ class _Schedule:
         """Return whether a job has arrived and is not over."""
         if one.run is None and one.job.arrival_s <= self._now():
             assert one.real is not None
-            one.run = self.machines.open(one.real.job, self.folder / one.job.name)
+            one.run = self._opened(one.real.job, self.log.folder / one.job.name)
             one.follower = StepFollower(one.run.steps_path(0), is_from_start=True)
             one.is_over = one.run.is_finished
+            if one.is_over and one.job.name not in self.log.over():  # a scheduler was killed before it could write this
+                self.log.note(one.job.name, "end", 0, (one.run.path / "record.json").stat().st_mtime)
         return one.run is not None and not one.is_over
+
+    def _opened(self, job: Job, path: Path) -> RunDir:
+        """Return the run of a job, made if there is none. Raises InputError for a link, and for a run of another job."""
+        if path.is_symlink():
+            raise InputError(f"{path} is a link; a schedule writes only in its own folder", "move the link away")
+        run = self.machines.open(job, path)
+        check_job(run, job)
+        return run
 
     def _decide(self, active: Sequence[_Live]) -> None:
         for one in active:
@@ -227,7 +253,7 @@ class _Schedule:
         for line in one.follower.new_lines():
             if isinstance(line, StepLine):
                 one.left = max(one.job.work - line.step * batch, 0.01 * one.job.work)
-            elif isinstance(line, Epoch) and line.epoch_time_s and one.size != NOTHING:
+            elif isinstance(line, Epoch) and line.epoch and line.epoch_time_s and one.size != NOTHING:
                 one.pace = line.step / line.epoch * batch / line.epoch_time_s / one.job.speed(one.size)
 
     def _start(self) -> None:
@@ -264,7 +290,10 @@ class _Schedule:
             one.error, one.is_over = error, True
         one.attained += size.workers * (self._now() - start_s)
         one.size = NOTHING
-        self._note(one, "end" if one.is_over else "stop", size.workers)
+        try:
+            self._note(one, "fail" if one.error else "end" if one.is_over else "stop", size.workers)
+        except Exception as error:  # the disk is full
+            one.error, one.is_over = one.error or error, True
 
     def _note(self, one: _Live, event: Kind, workers: int) -> None:
         self.log.note(one.job.name, event, workers)
