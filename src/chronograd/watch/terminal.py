@@ -12,6 +12,7 @@ from chronograd.errors import RunError, printable
 from chronograd.rundir import RunDir
 from chronograd.rundir.listing import seeds_of
 from chronograd.rundir.steps import Epoch
+from chronograd.schedule.log import is_locked
 from chronograd.units import percent, quantity, seconds
 from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
 
@@ -25,6 +26,8 @@ DRAW_EVERY_S = 0.4
 POLL_S, SAY_EVERY_S = 0.2, 5.0
 # Failed ranks restart sooner than this, if something restarts them.
 RESTART_S = 60.0
+# A run without a live rank writes nothing for longer than this. Where the file system has no locks, an evaluation must be shorter.
+GONE_S = 600.0
 # Reading and drawing take at most this share of a core, which the ranks may need; with many ranks they are rarer.
 MAX_SHARE = 0.02
 SEPARATOR = " · "
@@ -93,21 +96,33 @@ class Screen:
 
 
 def follow(whole: RunDir, console: Console) -> None:
-    """Show a run, or its current seed, until it has a record. Raises RunError if a failed rank is not restarted."""
+    """Show a run, or its current seed, until it has a record.
+
+    Raises RunError if a failed rank is not restarted, or if no rank is alive.
+    """
     failed_at: float | None = None
+    to_go_on = f"go on with `chronograd train --resume {whole.path}`"
     with Screen(console, SAY_EVERY_S) as screen:
         while not whole.is_finished:
-            screen(next((RunDir(path) for path in reversed(seeds_of(whole.path))), whole))
+            run = next((RunDir(path) for path in reversed(seeds_of(whole.path))), whole)
+            screen(run)
             figures = screen.figures
             if figures is None or figures.phase != "failed":
                 failed_at = None
             else:
                 failed_at = failed_at or time.monotonic()
                 if time.monotonic() - failed_at > RESTART_S:
-                    raise RunError(
-                        figures.error, f"remove the cause, then go on with `chronograd train --resume {whole.path}`"
-                    )
+                    raise RunError(figures.error, f"remove the cause, then {to_go_on}")
+            if silent := _abandoned(run):
+                raise RunError(f"no rank of {run.path} is alive, and nothing was written there for {silent}", to_go_on)
             time.sleep(POLL_S)
+
+
+def _abandoned(run: RunDir) -> str:
+    """Return how long the ranks of a run wrote nothing if all have ended; else an empty text."""
+    paths = [run.steps_path(rank) for rank in run.ranks()]
+    silent_s = time.time() - max((path.stat().st_mtime for path in paths), default=math.inf)
+    return seconds(silent_s) if silent_s > GONE_S and not any(map(is_locked, paths)) else ""
 
 
 def epoch_text(end: Epoch, num_epochs: int | None) -> str:
@@ -281,12 +296,13 @@ def _loss(loss: float | None) -> str:
 
 
 def console() -> Console:
-    """Return a console for standard error, without colour if it is not a terminal."""
+    """Return a console for standard error, without colour if it is not a terminal. Text from files is never markup."""
     import sys
 
     from rich.console import Console
 
     plain = not sys.stderr.isatty()
     return Console(
-        file=sys.stderr, no_color=plain or None, width=200 if plain else None, soft_wrap=False, highlight=False
-    )
+        file=sys.stderr, no_color=plain or None, width=200 if plain else None, soft_wrap=False, highlight=False,
+        markup=False, emoji=False,
+    )  # fmt: skip
