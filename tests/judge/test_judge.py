@@ -80,7 +80,7 @@ def test_far_too_slow() -> None:
 
 def test_slow_without_autocast() -> None:
     """Judge NVIDIA's fp32 figure for 8 × V100 as mixed precision, for which they published 8,322."""
-    one = judged("2855 images/s", "8xv100", "fp16", 2048, "training.channels_last=true")
+    one = judged("2855 images/s", "8xv100", "fp16", 896, "training.channels_last=true")
     assert one.verdict == "slow"
     assert one.explanations[0].words == ("fp32",)
 
@@ -192,6 +192,41 @@ def test_assumed_batch_fits_and_is_a_power_of_two() -> None:
     assert sizes == {"v100": 128, "a100-80": 256, "2xv100": 256}
     with pytest.raises(InputError, match="needs the batch of a step"):
         judged("78 ms", "v100", "fp32")
+
+
+def test_chosen_batch_is_that_of_predict_and_in_the_first_sentence() -> None:
+    """256 samples need 21 GiB in fp32. An A100 has 40, so nothing is chosen there."""
+    words = "Assumed: batch 128, the largest power of two that fits. "
+    slow = chronograd.judge(RESNET, "150 images/s", on="v100")
+    assert slow.sections[0].takeaway.startswith(f"{words}Slow: 150 samples/s")
+    predicted = chronograd.predict("resnet50", on="v100")
+    assert predicted.sections[0].takeaway.startswith(f"{words}Predicted: ")
+    assert predicted.result.job.training.batch == slow.result.job.training.batch == 128
+    assert chronograd.predict("resnet50", on="a100").result.job.training.batch == 256
+    assert chronograd.judge(RESNET, "300 images/s", on="a100").sections[0].takeaway.startswith("Slow")
+
+
+@pytest.mark.parametrize(("short", "words"), [({"batch": 256}, ()), ({}, ("training.batch=256",))])
+def test_stated_batch_is_never_changed(short: dict[str, int], words: tuple[str, ...]) -> None:
+    answer = chronograd.predict("resnet50", *words, on="v100", **short)
+    assert answer.result.job.training.batch == 256
+    assert answer.sections[0].takeaway.startswith("It does not fit: a rank needs ")
+
+
+def test_setting_that_does_not_fit_has_no_verdict() -> None:
+    answer = chronograd.judge(RESNET, "300 images/s", on="v100", batch=1024, precision="fp32")
+    one, section = answer.result, answer.sections[0]
+    assert one.verdict == "does not fit"
+    assert section.takeaway.startswith("No verdict, because 300 samples/s cannot be of this setting. It does not fit: ")
+    assert [row[0] for row in section.table.rows] == ["this figure", "maximum of the device"]
+    assert (one.explanations, one.gains) == ((), ())
+    card = chronograd.judge(RESNET, "1150 images/s", on="a100", batch=640, precision="tf32").result
+    assert (card.verdict, card.device.name) == ("as expected", "a100-80")
+
+
+def test_card_of_an_ambiguous_name_is_stated_by_both_verbs() -> None:
+    for answer in (chronograd.predict("resnet50", on="a100"), chronograd.judge(RESNET, "800 images/s", on="a100")):
+        assert "a100 is the NVIDIA A100 SXM4 40 GB (a100-40)" in " ".join(answer.sections[0].lines)
 
 
 def test_figure_of_another_batch_is_reported() -> None:

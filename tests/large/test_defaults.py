@@ -62,7 +62,7 @@ def test_stated_values_do_not_change(short: dict[str, Any], words: tuple[str, ..
 
 
 def test_order_is_sharding_then_length_then_recomputation() -> None:
-    """No setting with more data on a rank, a longer sequence or less recomputation fits."""
+    """Neither a longer sequence nor less recomputation fits."""
     asked = chosen("llama-3.1-8b", "8xh100")
     assert asked.setting.sequence == 32_768
     for short in ({"sequence": 65_536, "recompute": "full"}, {"sequence": 32_768, "recompute": "none"}):
@@ -85,7 +85,7 @@ def test_pipeline_shards_optimizer_states() -> None:
     assert asked.setting.training.zero_stage == 1
 
 
-def test_without_a_setting_that_fits_it_names_what_is_enough() -> None:
+def test_more_devices_or_adapters_are_named_if_no_setting_fits() -> None:
     asked = chosen("mistral-7b", "2xa100-40")
     assert (asked.setting.sequence, asked.setting.options.recompute, asked.setting.training.zero_stage) == (
         SHORTEST,

@@ -11,9 +11,11 @@ from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.hardware import catalog
 from chronograd.judge.limits import WINOGRAD
-from chronograd.judge.settings import PRECISION_NAMES
+from chronograd.judge.settings import PRECISION_NAMES, USUAL_BATCH, misfit_of
 from chronograd.judge.verdict import MAX_EXPLANATIONS, MAX_PUBLISHED, Judged
+from chronograd.plan.largest import fitting_words
 from chronograd.predict.calibration import calibrations
+from chronograd.record import CHOSEN
 from chronograd.units import percent, seconds, si
 from chronograd.words import listed
 
@@ -36,7 +38,6 @@ def answer_of(judged: Judged) -> Answer[Judged]:
         title=f"{judged.claim.text}: {judged.verdict}",
         sections=sections,
         records={record.title: record},
-        notes=[note for note in record.notes if note.startswith("does not fit")],
         result=judged,
     )
 
@@ -50,7 +51,7 @@ def answer_of_table(
         left_out: rows that could not be judged, with the reason. notes: notes on the table.
     """
     counts = Counter(judged.verdict for judged in cases)
-    counted = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
+    counted = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "does not fit", "suspicious", "slow", "as expected")
             if counts[verdict]]  # fmt: skip
     columns = (
         Column("network", "network"),
@@ -101,6 +102,8 @@ def _figure(j: Judged) -> Figure:
         for row in j.alike[:MAX_PUBLISHED]
     ]
     bars = [Bar("this figure", "measured", {"samples": j.rate}), expected, *others]
+    if j.verdict == "does not fit":
+        bars = bars[:1]
     return Figure([Bars("samples per second", "", [*bars, Bar("maximum", "predicted", {"samples": j.most})])])
 
 
@@ -119,14 +122,22 @@ def _sentence(j: Judged) -> str:
                 f"{figure} is above {_number(j.most)}, the maximum for the FLOPs and bytes of a step on {_place(j)}"
             )
         return f"Impossible: {reason}{_first_explanation(j)}."
+    if j.verdict == "does not fit":
+        return f"No verdict, because {figure} cannot be of this setting. It {misfit_of(j.predicted.record)}."
     if j.verdict == "suspicious":
-        return f"Suspicious: {figure} is {_times(j.of_expected)} {expected}{_first_explanation(j)}."
+        return f"{_chosen(j)}Suspicious: {figure} is {_times(j.of_expected)} {expected}{_first_explanation(j)}."
     if j.verdict == "slow":
-        return f"Slow: {figure} is {_share(j.of_expected)} of {expected}{_first_explanation(j)}."
+        return f"{_chosen(j)}Slow: {figure} is {_share(j.of_expected)} of {expected}{_first_explanation(j)}."
     difference = percent(abs(j.of_expected - 1), 0)
     side = "equal to" if difference == "0 %" else f"{difference} {'above' if j.of_expected >= 1 else 'below'}"
     verdict = "As expected" + (f" with {listed(_assumed_words(j))}" if j.assumed else "")
-    return f"{verdict}: {figure} is {side} {expected}."
+    return f"{_chosen(j)}{verdict}: {figure} is {side} {expected}."
+
+
+def _chosen(j: Judged) -> str:
+    """Return the batch as a sentence if it was chosen to fit; empty for the usual or a stated one."""
+    is_usual = j.job.training.batch >= USUAL_BATCH * j.job.cluster.count
+    return "" if is_usual or not j.is_batch_assumed else f"{CHOSEN}{fitting_words(j.job)}. "
 
 
 def _assumed_words(j: Judged) -> list[str]:
@@ -195,7 +206,7 @@ def _assumptions(j: Judged) -> list[str]:
         lines.append(f"Assumed: {j.named} is the {j.device.title} ({j.device.name}). If it is another card, name it: "
                      f"{listed([card.name for card in others if card != j.device], 'or')} (--on)")  # fmt: skip
     if j.assumed:
-        lines.append(f"Assumed: {listed(_assumed_words(j))}, because you left that open and the figure is too high otherwise "
+        lines.append(f"Assumed: {listed(_assumed_words(j))}, because you left that open and the figure is not as expected otherwise "
                      f"({' '.join(j.assumed)})")  # fmt: skip
     elif not {"channels_last", "compile"} & j.job.training.model_fields_set:
         lines.append(
@@ -230,12 +241,10 @@ def _calibrated_as(j: Judged) -> str:
 def _tokens(j: Judged) -> list[str]:
     """Return the tokens per second for each row of figures."""
     own, expected = j.predicted.rate, j.expected
-    cells = [
-        _number(j.rate * j.tokens),
-        _number(j.most * j.tokens),
-        _number((own.value or 0) * j.tokens),
-        _between(own, j.tokens),
-    ]
+    cells = [_number(j.rate * j.tokens), _number(j.most * j.tokens)]
+    if j.verdict == "does not fit":
+        return cells
+    cells += [_number((own.value or 0) * j.tokens), _between(own, j.tokens)]
     if j.alike or j.carried:
         rates = [one.samples_per_s for one in j.alike or j.carried]
         cells += [
@@ -250,6 +259,8 @@ def _comparisons(j: Judged) -> list[list[str]]:
     def row(what: str, value: float | None) -> list[str]:
         return [what, _number(value), _share(j.rate / value) if value else ""]
 
+    if j.verdict == "does not fit":
+        return [row("maximum of the device", j.most)]
     rows = [row("maximum of the device", j.most), row("predicted", j.predicted.samples_per_s),
             ["  80 % interval", _between(j.predicted.rate), ""]]  # fmt: skip
     published = j.alike or j.carried
@@ -290,7 +301,7 @@ def _explanations(j: Judged) -> list[Section]:
 
 
 def _gains(j: Judged) -> list[Section]:
-    if j.verdict in ("impossible", "suspicious"):  # first find out what ran
+    if j.verdict in ("impossible", "does not fit", "suspicious"):  # first find out what ran
         return []
     base = j.expected.value or 0.0
     if not j.gains:

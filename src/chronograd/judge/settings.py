@@ -11,9 +11,10 @@ from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
+from chronograd.plan.largest import with_fitting_batch
 from chronograd.plan.settings import largest_batch
 from chronograd.predict.prediction import predict
-from chronograd.record import Quantity, Record
+from chronograd.record import DOES_NOT_FIT, Quantity, Record
 from chronograd.trace import Trace
 
 # A function that returns the trace of a job's network in a mode: training or inference.
@@ -83,7 +84,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Near:
-    """The settings near a job's, each predicted on demand. Settings that cannot be predicted are left out.
+    """The settings near a job's, each predicted on demand. Settings that cannot be predicted or do not fit are left out.
 
     `learnt`: ratio of published figures of the job's setting to its prediction; it applies to the same precision and mode.
     """
@@ -107,9 +108,11 @@ class Near:
     def _options(self, candidates: Sequence[tuple[Sequence[str], Sequence[str]]], mode: str = "") -> Iterator[Option]:
         for words, changes in candidates:
             try:
-                yield self.option(words, changes, mode)
+                option = self.option(words, changes, mode)
             except ChronogradError:  # such as a precision that the device lacks, or a trace of another layout
                 continue
+            if not misfit_of(option.record):
+                yield option
 
     def precisions(self) -> list[tuple[list[str], list[str]]]:
         """Return the device's other precisions. Of bf16 and fp16 it takes bf16 if available, for its range."""
@@ -191,15 +194,19 @@ class Near:
         return [several] if job.communication.compression == "fp16" else [half, several]
 
 
+def misfit_of(record: Record) -> str:
+    """Return the note that the device has too little memory; empty if it has enough."""
+    return next((note for note in record.notes if note.startswith(DOES_NOT_FIT)), "")
+
+
 def fitting_batch(trace: Trace, job: Job) -> int:
     """Return the largest batch of one device that is predicted to fit; 0 if none does."""
     return largest_batch(trace, job).batch
 
 
-def usual_batch(trace: Trace, job: Job) -> int:
-    """Return the batch to assume for a device if none is given: the largest power of two that fits, up to 256."""
-    most = max(1, min(USUAL_BATCH, fitting_batch(trace, job)))
-    return int(2 ** int(math.log2(most)))
+def with_usual_batch(trace: Trace, job: Job) -> Job:
+    """Return a job with the batch to assume if none is stated: USUAL_BATCH on each device, or the largest power of two that fits."""
+    return with_fitting_batch(trace, changed(job, [f"training.batch={USUAL_BATCH * job.cluster.count}"]))
 
 
 def _toggled(is_on: bool, field: str, on: str, off: str) -> tuple[list[str], list[str]]:

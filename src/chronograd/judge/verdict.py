@@ -19,7 +19,7 @@ from chronograd.judge import published
 from chronograd.judge.claim import Claim
 from chronograd.judge.limits import Limit, limit_of
 from chronograd.judge.published import JudgedSetting, PublishedRow
-from chronograd.judge.settings import Near, Option, TraceOf, with_usual_batch
+from chronograd.judge.settings import Near, Option, TraceOf, misfit_of, with_usual_batch
 from chronograd.predict.notes import only_layout
 from chronograd.record import Z80, Quantity
 from chronograd.trace import Trace
@@ -164,7 +164,7 @@ def judge(
     """Judge a throughput of a job's setting.
 
     Args:
-        stated: values that the user stated. If the figure is too high, we also try other memory formats, precisions and cards
+        stated: values that the user stated. If the figure is too high, or the setting does not fit, we also try other memory formats, precisions and cards
             that the user left open. We assume the first in which the figure is as expected.
         rows: published figures, instead of the whole table.
         with_advice: also look for explanations and gains, which takes a second or two.
@@ -174,7 +174,7 @@ def judge(
     one = replace(_judge(claim, job, trace_of, mode, stated.has_batch, rows, with_advice), named=named)
     if not stated.has_layout and one.network != job.network.name:
         one = replace(one, only_layout=tuple(only_layout(job, [trace_of(job, mode)])))
-    if one.verdict not in ("suspicious", "impossible"):
+    if one.verdict not in ("suspicious", "impossible", "does not fit"):
         return one
     cards = catalog.variants(named)[1:] if named else []
     for changes in _left_open(one.job, stated, cards):
@@ -228,6 +228,8 @@ def _judge(
     carried = [] if alike else list(_carried(others, setting, near, predicted))
     expected = expected_of(predicted, alike) if alike else expected_of(predicted, carried, OTHER_CARD)
     verdict = verdict_of(rate, most, expected, [row.samples_per_s for row in alike or carried])
+    if verdict != "impossible" and not alike and misfit_of(predicted.record):  # published figures show that it can run
+        verdict = "does not fit"
     if alike or carried:
         own = predicted.samples_per_s
         learnt = {name: (getattr(expected, name) or 0.0) / own for name in ("value", "low", "high")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,7 @@ from chronograd.answer import Answer, Column, Section, Table, as_json
 from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
-from chronograd.job import Job
+from chronograd.job import WHOLE_BATCH, Job, changed
 from chronograd.plan.settings import LargestBatch, largest_batch
 from chronograd.predict.memory import Memory
 from chronograd.trace import Trace
@@ -170,6 +171,28 @@ def largest_batches(
         )
     result = plans if len(plans) > 1 else plans[0]
     return Answer(f"Largest batch of {trace.network}", sections=sections, result=result)
+
+
+def with_fitting_batch(trace: Trace, job: Job) -> Job:
+    """Return a job with its batch if that fits, else with the largest power of two per device that does, or one sample.
+
+    The rule for every batch that the user did not state. It never changes a trace of one batch.
+    """
+    if trace.fixed_batch is not None:
+        return job
+    training, ranks = job.training, 1 if job.backend in WHOLE_BATCH else job.cluster.count
+    most = largest_batch(trace, job).batch
+    if -(-job.images_per_rank // training.accumulation) <= most:
+        return job
+    samples = 2 ** int(math.log2(max(most // training.augmentation.copies, 1)))
+    return changed(job, [f"training.batch={samples * ranks * training.accumulation}"])
+
+
+def fitting_words(job: Job) -> str:
+    """Return the batch of `with_fitting_batch` in words."""
+    training, count = job.training, job.cluster.count
+    each = f" ({training.batch // count:,} per device)" if count > 1 else ""
+    return f"batch {training.batch:,}{each}, the largest power of two that fits"
 
 
 def _memory(largest: LargestBatch, batch: int, memory: Memory) -> BatchMemory:

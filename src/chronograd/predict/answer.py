@@ -16,7 +16,7 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.prediction import USUAL_MODEL, StepModel, in_mode, predict, predict_step, tokens_of_sample
 from chronograd.predict.setting import setting_of
 from chronograd.quantities import record_answer
-from chronograd.record import ASSUMED, Record
+from chronograd.record import Record
 from chronograd.trace import Trace
 from chronograd.units import seconds
 
@@ -30,19 +30,18 @@ def predict_jobs(
     shown: Callable[[Job], Shown | None] = lambda job: None,
     with_layers: bool = False,
     has_epochs: bool = True,
-    assumed: Sequence[str] = (),
+    assumptions: Callable[[Job], Sequence[str]] = lambda job: (),
 ) -> Answer:
     """Return a predicted record of each job.
 
     Args:
         samples, has_epochs: see `predict`. shown: a measured correction for the network of each job; see `shown_of`.
-        assumed: values that the user did not state, in words; every record notes them first.
+        assumptions: notes on the values of each job that the user did not state; its record has them first.
         with_layers: show how close each layer comes to the limits of the device, instead of every quantity.
     """
     records = [predict(trace, job, model, samples=samples, shown=shown(job), has_epochs=has_epochs) for job in jobs]
-    if assumed:
-        for record in records:
-            record.notes.insert(0, f"{ASSUMED}, because you did not state it: {'; '.join(assumed)}")
+    for record, job in zip(records, jobs, strict=True):
+        record.notes[:0] = assumptions(job)
     answer = record_answer(*records)
     if not with_layers:
         return answer

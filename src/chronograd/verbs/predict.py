@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -123,6 +124,10 @@ class Predict(_OnDevices, LargeTraining):
         with waiting("predicting"):
             if len(batches) > 1:
                 return self._of_batches(trace, jobs, batches, measured)
+            if self.batch is None and "training.batch" not in asked.stated:
+                from chronograd.plan.largest import with_fitting_batch
+
+                jobs = [with_fitting_batch(trace, job) for job in jobs]
             return self._of_jobs(asked, trace, jobs, measured)
 
     def _of_large(self) -> Answer[Record | list[Record]]:
@@ -158,15 +163,9 @@ class Predict(_OnDevices, LargeTraining):
         from chronograd.job import from_dict
         from chronograd.predict.answer import predict_jobs, shown_of
 
-        known: dict[str, Any] = (
-            {}
-            if self.is_bare
-            else {
-                "samples": self.samples(asked, jobs[0]),
-                "has_epochs": asked.has_epochs,
-                "assumed": list(asked.assumed.values()),
-            }
-        )
+        known: dict[str, Any] = {"assumptions": partial(self._assumptions, asked)}
+        if not self.is_bare:
+            known |= {"samples": self.samples(asked, jobs[0]), "has_epochs": asked.has_epochs}
         model, shown = self.step_model(counted_input, self.depth), shown_of(trace, measured, self._traced_again)
         answer = predict_jobs(trace, jobs, model, **known, shown=shown, with_layers=self.layers)
         first = next(iter(answer.records.values()))
@@ -181,6 +180,19 @@ class Predict(_OnDevices, LargeTraining):
             first.save(self.out)
         places = self.on or (jobs[0].cluster.device,)
         return replace(answer, records=dict(zip(places, answer.records.values(), strict=True)))
+
+    def _assumptions(self, asked: Asked, job: Job) -> Iterator[str]:
+        """Yield notes on the values that the user did not state: first a batch that was chosen to fit."""
+        from chronograd.hardware.cards import assumed_card
+        from chronograd.plan.largest import fitting_words
+        from chronograd.record import ASSUMED, CHOSEN
+
+        if job.training.batch != asked.job.training.batch:
+            yield f"{CHOSEN}{fitting_words(job)}"
+        words = {} if self.is_bare else replace(asked, job=job).assumed
+        parts = [*words.values(), *([card] if (card := assumed_card(job.cluster.device)) else [])]
+        if parts:
+            yield f"{ASSUMED}, because you did not state it: {'; '.join(parts)}"
 
     def _batches(self, job: Job) -> Sequence[int]:
         """Return the batches to answer for: those of --batch, else the usual ones in inference if the job states none."""
