@@ -179,7 +179,7 @@ def test_lists_of_samples_and_targets_fix_the_batch() -> None:
     convs = (10 * 12 + 8 * 8) * 4 * 27
     assert traced.macs(2) == convs + 2 * 16
     assert traced.fixed_batch == 2
-    assert [note for note in traced.notes if "ran on them" in note]
+    assert [note for note in traced.notes if "ran on the given inputs" in note]
     assert [note for note in traced.notes if "batch 2 alone" in note]
     assert traced.macs(2, "backward") == convs + 2 * 2 * 16
 
@@ -358,6 +358,108 @@ def test_data_dependent_network_asks_for_values() -> None:
     assert "depends on the values" in error.message + error.hint
     assert "--inputs" in error.hint
     assert trace_example(Decides(), torch.ones(3, 6)).macs(3) == 3 * 24
+
+
+class Graph(nn.Module):
+    """A graph network: a product with a sparse matrix of 10 edges between 6 nodes, after a linear layer."""
+
+    def __init__(self, layout: torch.layout = torch.sparse_coo) -> None:
+        super().__init__()
+        self.f = nn.Linear(8, 4, bias=False)
+        edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3], [1, 2, 3, 4, 5, 0, 0, 1, 2, 3]])
+        matrix = torch.sparse_coo_tensor(edges, torch.ones(10), (6, 6)).coalesce()
+        self.register_buffer("edges", matrix if layout == torch.sparse_coo else matrix.to_sparse(layout=layout))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(self.edges, self.f(x[0]))[None]  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_product_counts_its_elements(layout: torch.layout) -> None:
+    """The layer has 6·8·4 MACs, the product 10·4. Backward repeats both: x needs no gradient."""
+    traced = trace_example(Graph(layout), torch.rand(1, 6, 8), loss="sum")
+    assert traced.macs(1) == 6 * 8 * 4 + 10 * 4
+    assert traced.macs(1, "backward") == 6 * 8 * 4 + 10 * 4
+    error = error_of(Graph(layout), "6x8")
+    assert "edges is sparse" in error.message
+    assert "--inputs" in error.hint
+
+
+def test_sparse_gradient_has_the_size_of_its_rows() -> None:
+    """Each of 2 · 5 tokens has a row of 4 numbers; a dense gradient would have all 99 rows."""
+    model = nn.Sequential(nn.Embedding(99, 4, sparse=True), nn.Flatten())
+    traced = trace_example(model, torch.randint(0, 99, (2, 5)), loss="sum")
+    (gradient,) = [storage for storage in traced.storages if storage.role == "gradient"]
+    assert gradient.bytes.at(2) == 2 * 5 * 4 * 4
+
+
+def test_packed_sequences_are_one_argument() -> None:
+    """Sequences of 5 and 3 steps: 8 steps of a GRU of 3·10·(6 + 10) MACs."""
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.fc = nn.GRU(6, 10), nn.Linear(10, 2)
+
+        def forward(self, sequences: nn.utils.rnn.PackedSequence) -> Tensor:
+            return self.fc(self.rnn(sequences)[1][-1])  # type: ignore[no-any-return]
+
+    packed = nn.utils.rnn.pack_sequence([torch.rand(5, 6), torch.rand(3, 6)])
+    traced = trace_example(Packed(), packed)
+    assert traced.fixed_batch == 2
+    assert traced.macs(2) == 8 * 3 * 10 * (6 + 10) + 2 * 10 * 2
+
+
+def test_operators_of_real_devices_run_on_the_given_inputs() -> None:
+    """torch refuses to join a tensor on the meta device with one on the CPU, as detectors' anchors are."""
+
+    class Anchors(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.anchors = nn.Linear(6, 4), [torch.ones(1, 6)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.cat([x, torch.stack(self.anchors)[0]]))  # type: ignore[no-any-return]
+
+    model = nn.ModuleList([Anchors()])[0]
+    assert trace_example(model, torch.rand(3, 6)).macs(3) == 4 * 24
+
+
+def test_half_precision_network_takes_half_precision(tmp_path: Path) -> None:
+    path = tmp_path / "half_nets.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nclass Half(nn.Conv2d):\n    def __init__(self):\n"
+        "        super().__init__(3, 8, 3)\n        self.half()\ndef example(): return torch.rand(2, 3, 6, 6)\n"
+    )
+    traced = trace_network(f"{path}:Half", input_shape=(3, 6, 6))
+    assert {tensor.dtype for tensor in traced.tensors} == {"float16", "int64"}  # the targets are whole numbers
+    with pytest.raises(TraceError) as caught:
+        trace_network(f"{path}:Half", inputs=[f"{path}:example"])
+    assert "its parameters are float16" in caught.value.hint
+    assert "--input 3x6x6:float16" in caught.value.hint
+
+
+def test_error_of_routed_experts_has_no_internals_of_torch() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.route, self.expert = nn.Linear(6, 2), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = torch.where(self.route(x).argmax(-1) == 1)[0]
+            return x.index_add(0, rows, self.expert(x[rows]))
+
+    error = error_of(Experts(), "6")
+    assert error.message.endswith("rows = torch.where(self.route(x).argmax(-1) == 1)[0])")
+    assert "register_meta" not in error.message
+    assert "--inputs" in error.hint
+
+
+def test_nested_tensors_are_refused() -> None:
+    nested = torch.nested.nested_tensor([torch.rand(2, 6), torch.rand(3, 6)], layout=torch.jagged)
+    with pytest.raises(InputError, match="nested tensor"):
+        trace_example(nn.Linear(6, 4), nested)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

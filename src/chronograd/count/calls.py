@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 from chronograd.errors import InputError
@@ -35,6 +36,19 @@ class Slot:
     def __str__(self) -> str:
         name, dtype = (f"{self.name} " if self.name else ""), str(self.dtype).removeprefix("torch.")
         return f"{name}{' × '.join(map(str, self.shape)) or 'one number'} {dtype}"
+
+
+class _Packed(NamedTuple):
+    """The place of packed sequences: of their elements, and the sizes and order that belong to the example."""
+
+    data: Slot
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+
+
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, PackedSequence | _Packed)
 
 
 @dataclass(frozen=True)
@@ -83,9 +97,13 @@ class Call:
         args, kwargs = _arguments(example, model)
         named = {**_names(model, args), **kwargs}
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if any(t.is_nested for t in tensors):
+            raise InputError(
+                "the example inputs contain a nested tensor, which cannot be counted", "give a padded or a packed one"
+            )
         if not tensors:
             raise InputError(f"the example inputs contain no tensor, only a {type(example).__name__}", _FORMS)
-        listed = next((a for name, a in named.items() if _are_samples(name, a)), None)
+        listed = next((n for name, a in named.items() if (n := _num_samples(name, a)) is not None), None)
         by_name = batch_dim if isinstance(batch_dim, Mapping) else {}
         usual = batch_dim if isinstance(batch_dim, int) else 0
         sizes = [
@@ -94,9 +112,12 @@ class Call:
             for t in tree_leaves(argument)
             if isinstance(t, Tensor) and (at := by_name.get(name, usual)) is not None and t.dim() > at
         ]
-        batch = len(listed) if listed is not None else sizes[0] if sizes else None
+        batch = listed if listed is not None else sizes[0] if sizes else None
 
         def slot(value: Any, name: str) -> Any:
+            if isinstance(value, PackedSequence):
+                data = Slot(tuple(value.data.shape), value.data.dtype, None, name, value.data)
+                return _Packed(data, value.batch_sizes, value.sorted_indices, value.unsorted_indices)
             if not isinstance(value, Tensor):
                 return value
             at = by_name.get(name, usual)
@@ -104,7 +125,10 @@ class Call:
                 return Slot(tuple(value.shape), value.dtype, None, name, value)
             return Slot((*value.shape[:at], *value.shape[at + 1 :]), value.dtype, at, name, value)
 
-        slots = {name: tree_map(lambda v, name=name: slot(v, name), argument) for name, argument in named.items()}
+        slots = {
+            name: tree_map(lambda v, name=name: slot(v, name), argument, is_leaf=_is_packed)
+            for name, argument in named.items()
+        }
         positional = tuple(slots[name] for name in list(named)[: len(args)])
         return cls(positional, {name: slots[name] for name in kwargs}, batch, listed is not None)
 
@@ -117,9 +141,12 @@ class Call:
         """Return the arguments with a tensor in each place."""
 
         def fill(one: Any) -> Any:
+            if isinstance(one, _Packed):
+                return PackedSequence(make(one.data), *one[1:])
             return make(one) if isinstance(one, Slot) else one
 
-        return tree_map(fill, self.args), tree_map(fill, self.kwargs)
+        args, kwargs = (tree_map(fill, part, is_leaf=_is_packed) for part in (self.args, self.kwargs))
+        return args, kwargs
 
     def check_batch(self, batch: int) -> None:
         """Raise InputError if the samples of the example fix another batch."""
@@ -224,7 +251,7 @@ def _arguments(example: Any, model: nn.Module) -> tuple[tuple[Any, ...], dict[st
         if all(isinstance(key, str) and (is_open or key in names) for key in example):
             return (), dict(example)
         return (dict(example),), {}
-    if not isinstance(example, tuple):
+    if not isinstance(example, tuple) or isinstance(example, PackedSequence):
         return (example,), {}
     is_pair = len(example) == 2 and isinstance(example[0], tuple | list) and isinstance(example[1], dict)
     if is_pair and all(isinstance(key, str) for key in example[1]):
@@ -239,17 +266,20 @@ def _names(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
     return {known[i] if i < len(known) else f"argument {i + 1}": value for i, value in enumerate(args)}
 
 
-def _are_samples(name: str, values: Any) -> bool:
-    """Return whether an argument has one element per sample of any size: images or targets in a list, as detectors take them, or
-    the offsets of an embedding bag.
+def _num_samples(name: str, values: Any) -> int | None:
+    """Return the number of samples of any size in an argument: images or targets in a list, as detectors take them, the offsets
+    of an embedding bag, or packed sequences. Other arguments, which have a batch dimension, give None.
     """
+    if isinstance(values, PackedSequence):
+        return int(values.batch_sizes[0])
     if isinstance(values, Tensor):
-        return name == "offsets" and values.dim() == 1
-    return (
+        return len(values) if name == "offsets" and values.dim() == 1 else None
+    is_list = (
         isinstance(values, list)
         and bool(values)
         and all(isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values)
     )
+    return len(values) if is_list else None
 
 
 def _resized(value: Tensor, batch_dim: int | None, batch: int) -> Tensor:

@@ -21,25 +21,24 @@ _MAX_LETTERS = 400
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent.parent)
 _EXAMPLE = "--inputs FILE.py:example_inputs (inputs= in Python)"
-# torch's messages for a tensor without values, or for a result whose shape depends on values.
+# torch's messages for a tensor without values or on no real device, or for a result whose shape depends on values.
 _NO_VALUES = re.compile(
-    r"meta tensor|tensor\.item\(\)|data-dependent|_local_scalar_dense|data-independent|no fake impl|'Meta' backend|with Meta tensors|\bmeta device\b",
-    re.IGNORECASE,
+    r"\b(meta|cpu)\b|tensor\.item\(\)|data-dependent|_local_scalar_dense|data-independent|fake impl", re.IGNORECASE
 )
 _WRONG_CALL = re.compile(
     r"missing \d+ required|unexpected keyword argument|positional arguments? but|multiple values for"
 )
 _WRONG_SIZE = re.compile(r"shape|size|dimension|channels|expected \d|\bdims?\b", re.IGNORECASE)
-_WRONG_TYPE = re.compile(r"dtype|scalar type", re.IGNORECASE)
+_WRONG_TYPE = re.compile(r"dtype|scalar type|Input type", re.IGNORECASE)
 _INDICES = re.compile(r"indices|Long, Int", re.IGNORECASE)
 
 
 class _NeedsValuesError(TraceError):
-    """The network reads values of its input, which a trace on shapes does not have."""
+    """The network reads values, or has operators that run on real devices only."""
 
 
 def needs_values(error: TraceError) -> bool:
-    """Return whether a network failed because its inputs had no values."""
+    """Return whether a network failed because its tensors had no values."""
     return isinstance(error, _NeedsValuesError)
 
 
@@ -62,8 +61,12 @@ HINT_OF_LOSS = "a loss takes (outputs, inputs) and returns one number"
 
 
 @contextmanager
-def explained(model: nn.Module, call: Call, network: str, hint: str = "") -> Iterator[None]:
-    """Turn any error of a network into one clear error, with the original as its cause; `hint` replaces the usual advice."""
+def explained(model: nn.Module, call: Call, network: str, hint: str = "", *, is_real: bool = False) -> Iterator[None]:
+    """Turn any error of a network into one clear error, with the original as its cause; `hint` replaces the usual advice.
+
+    Args:
+        is_real: whether the network ran on values.
+    """
     try:
         yield
     except ChronogradError:
@@ -73,16 +76,26 @@ def explained(model: nn.Module, call: Call, network: str, hint: str = "") -> Ite
         # Skip this frame: its `f_locals` would keep the error, and with it the network, alive in a cycle.
         trace = error.__traceback__ and error.__traceback__.tb_next
         path, line = _place(model, trace)
-        kind = TraceError
         if "flex_attention" in _functions(trace):
             hint = (
                 "flex_attention cannot be counted: count the network with F.scaled_dot_product_attention in its place"
             )
-        elif _NO_VALUES.search(text):
-            kind, hint = _NeedsValuesError, f"its work depends on the values of its input: give real inputs, {_EXAMPLE}"
+        elif not is_real and (_NO_VALUES.search(text) or _is_missing_kernel(error, trace)):
+            raise _NeedsValuesError(
+                f"{network} cannot be counted from shapes alone{path}{line or f': {text}'}",
+                f"its work depends on the values of tensors, or runs on real tensors only: give real inputs, {_EXAMPLE}",
+            ) from error
         else:
             hint = hint or _hint(error, text, model, call)
-        raise kind(f"{network} raised {type(error).__name__}{path}: {text}{line}", hint) from error
+        raise TraceError(f"{network} raised {type(error).__name__}{path}: {text}{line}", hint) from error
+
+
+def _is_missing_kernel(error: Exception, trace: TracebackType | None) -> bool:
+    """Return whether torch has no kernel for an operator here. A `raise` in Python is not about kernels."""
+    if not isinstance(error, NotImplementedError):
+        return False
+    frame, number = [*traceback.walk_tb(trace)][-1]
+    return "raise NotImplementedError" not in linecache.getline(frame.f_code.co_filename, number)
 
 
 def _hint(error: Exception, text: str, model: nn.Module, call: Call) -> str:
@@ -97,10 +110,17 @@ def _hint(error: Exception, text: str, model: nn.Module, call: Call) -> str:
         return "an embedding takes whole numbers: write the type behind the shape, such as --input 128:int64"
     if isinstance(error, RuntimeError | ValueError | IndexError | AssertionError):
         if _WRONG_TYPE.search(text):
-            return f"it was given {call}: write the type that it takes behind the shape, such as --input 128:int64"
+            shape = "x".join(map(str, call.slots[0].shape)) if call.slots else "128"
+            return f"it was given {call}, and {types_of(model)}: give an input of that type, such as --input {shape}:float16"
         if _WRONG_SIZE.search(text):
             return f"a sample was {call}: check the shape (--input) and the options of the network"
     return f"it was given {call}: if it runs on other inputs, give them with {_EXAMPLE}"
+
+
+def types_of(model: nn.Module) -> str:
+    """Return the types of a network's parameters in words."""
+    types = dict.fromkeys(str(p.dtype).removeprefix("torch.") for p in model.parameters())
+    return f"its parameters are {' and '.join(types)}" if types else "it has no parameters"
 
 
 def _signature(model: nn.Module) -> str:

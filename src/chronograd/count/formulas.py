@@ -136,7 +136,7 @@ MATRIX: dict[str, tuple[str, Macs]] = {
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), ("conv", _convolution)),
     "convolution_backward": ("conv", _convolution_backward),
     **dict.fromkeys(("mm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm"), ("gemm", _matmul(0))),
-    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation", "addmv"), ("gemm", _matmul(1))),
+    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation", "_sparse_addmm", "addmv"), ("gemm", _matmul(1))),
     "linear": ("gemm", _linear),
     "bmm": ("batched_gemm", _matmul(0)),
     **dict.fromkeys(("baddbmm", "baddbmm_", "addbmm", "addbmm_"), ("batched_gemm", _matmul(1))),

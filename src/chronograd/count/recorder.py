@@ -7,6 +7,7 @@ weak references signal when each one is freed.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -78,11 +79,11 @@ class Recorder(TorchDispatchMode):
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop recording in this context."""
-        self._is_paused = True
+        before, self._is_paused = self._is_paused, True
         try:
             yield
         finally:
-            self._is_paused = False
+            self._is_paused = before
 
     # -- tensors ---------------------------------------------------------------------------------
 
@@ -97,6 +98,8 @@ class Recorder(TorchDispatchMode):
 
     def add_tensor(self, t: torch.Tensor, role: str = "activation", name: str = "") -> int:
         """Return the id of a new or known tensor in the trace."""
+        if t.layout is not torch.strided:
+            return self._add_sparse(t, role, name)
         storage = t.untyped_storage()
         key = storage._cdata
         sid = self._storages.get(key)
@@ -115,6 +118,19 @@ class Recorder(TorchDispatchMode):
             self._bytes.append(self._product(held).times(itemsize))
         return tid
 
+    def _add_sparse(self, t: torch.Tensor, role: str, name: str) -> int:
+        """Return the id of a sparse tensor, that of its values: it has the whole shape, and the bytes of values and indices."""
+        if not self.is_real:
+            raise NotImplementedError(f"{name or 'a tensor'} is sparse, and has no elements on the meta device")
+        with self.paused():
+            values, *indices = _sparse_parts(t)
+            tid = self.add_tensor(values, role, name)
+            others = tuple([self.add_tensor(one, "buffer" if role == "parameter" else role) for one in indices])
+        shape = tuple(self.dim(d) for d in t.shape)
+        self.trace.tensors[tid] = dataclasses.replace(self.trace.tensors[tid], shape=shape)
+        self._bytes[tid] = self._numel[tid].times(values.element_size()).plus(self.sum_bytes(others))
+        return tid
+
     def _add_storage(self, storage: torch.UntypedStorage, key: int, t: torch.Tensor, role: str) -> int:
         sid = len(self.trace.storages)
         size = self._product([self.dim(d) for d in t.shape]).times(t.element_size())
@@ -131,6 +147,7 @@ class Recorder(TorchDispatchMode):
         return sid
 
     def storage_of(self, t: torch.Tensor) -> Storage:
+        t = t if t.layout is torch.strided else _sparse_parts(t)[0]
         return self.trace.storages[self._storages[t.untyped_storage()._cdata]]
 
     def forget(self) -> None:
@@ -192,11 +209,16 @@ class Recorder(TorchDispatchMode):
         outputs = tuple([self.add_tensor(t) for t in outs])
         macs = vector = ZERO
         attributes: dict[str, Any] = {}
+        sparse = [t for t in ins if t.layout is not torch.strided] if family == "matrix" else []
+        if len(sparse) > 1:
+            family, kind = "unknown", "unknown"  # the work depends on which elements both have
         if family == "matrix":
             shapes_in = [tuple(t.shape) for t in ins]
             macs = self.affine(detail, args, shapes_in, [tuple(t.shape) for t in outs])
             if any(t.is_complex() for t in ins):
                 macs = macs.times(_COMPLEX)
+            for t in sparse:  # only elements that are stored are multiplied
+                macs = Affine(macs.const * _sparse_parts(t)[0].numel() // max(t.numel(), 1), 0)
             if kind == "conv":
                 kind, attributes = _describe_conv(func, args)
                 attributes |= _layout_of(ins[: 3 if "backward" in func._schema.name else 2])
@@ -384,6 +406,17 @@ def _overloads(name: str) -> Iterator[Any]:
         yield getattr(packet, overload)
 
 
+def _sparse_parts(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the values of a sparse tensor, then its indices. Raises NotImplementedError for other layouts."""
+    if t.layout is torch.sparse_coo:
+        return t._values(), t._indices()
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return t.values(), t.crow_indices(), t.col_indices()
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return t.values(), t.ccol_indices(), t.row_indices()
+    raise NotImplementedError(f"tensors of layout {str(t.layout).removeprefix('torch.')} cannot be counted")
+
+
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -410,6 +443,8 @@ def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
 
 def _is_strided(ins: list[torch.Tensor], out: torch.Tensor) -> bool:
     """Return whether a large input has another memory order than the result, so that reading it is not sequential."""
+    if any(t.layout is not torch.strided for t in (*ins, out)):
+        return False
     if ins and out.dim() == ins[0].dim():
         layout = CHANNELS_LAST[out.dim()] if is_channels_last(out) else torch.contiguous_format
         return any(

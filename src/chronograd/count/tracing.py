@@ -23,7 +23,6 @@ from chronograd.files import without_collection
 from chronograd.inputs import Input
 from chronograd.models.layout import laid_out, lay_out
 from chronograd.trace import Trace
-from chronograd.words import how_many
 
 # Storage sizes are signed 64-bit numbers, also on the meta device.
 _MAX_BYTES = 2**63 - 1
@@ -113,9 +112,7 @@ def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None)
         if not is_real or not needs_values(failure):
             raise
         result = at(_Way(own, is_real=True))
-        result.notes.append(
-            f"the work depends on the values of the inputs, so the network ran on them: the trace is valid for these {how_many(own, 'samples')}"
-        )
+        result.notes.append("the network needs values, so it ran on the given inputs: the counts hold for them alone")
     if fixed_batch is None:
         result.notes.append(f"the work could not be stated for every batch, so it was counted at batch {own} alone")
     return result
@@ -169,7 +166,7 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
     try:
         with torch.inference_mode(False):
             if way.is_real:
-                run = origin.build() if origin.build else copy.deepcopy(model)
+                run = origin.build() if origin.build else _real_copy(model, origin.name)
             elif origin.build is None:
                 run = _meta_copy(model, origin.name)
             run.train(mode == "training")
@@ -182,17 +179,18 @@ def _traced(asked: _Traced, way: _Way) -> Trace:
                     assert slot.value is not None
                     made = slot.value.detach().clone()
                 else:
-                    made = torch.empty(slot.sized(way.batch), dtype=slot.dtype, device="meta")
+                    layout = torch.strided if slot.value is None else slot.value.layout
+                    made = torch.empty(slot.sized(way.batch), dtype=slot.dtype, layout=layout, device="meta")
                 made = laid_out(made) if asked.channels_last else made
                 return made.requires_grad_(wants_grad)
 
-            given = list(call.filled(make))
-            _name_state(run, recorder)
-            inputs = tensors(given)
-            result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
-            result.input_shapes = [result.tensors[i].shape for i in result.inputs]
-            inputs.clear()
-            with explained(run, call, origin.name):
+            with explained(run, call, origin.name, is_real=way.is_real):
+                given = list(call.filled(make))
+                _name_state(run, recorder)
+                inputs = tensors(given)
+                result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
+                result.input_shapes = [result.tensors[i].shape for i in result.inputs]
+                inputs.clear()
                 _run(run, call, given, recorder, asked.loss_function)
     finally:
         recorder.forget()
@@ -223,7 +221,7 @@ def _warm_up() -> None:
     global _is_warm
     if not _is_warm:
         _is_warm = True
-        trace(nn.Linear(1, 1), [(1,)])
+        trace(nn.Linear(1, 1, device="meta"), [(1,)])
 
 
 def _run(model: nn.Module, call: Call, given: list[Any], recorder: Recorder, loss: Loss) -> None:
@@ -243,7 +241,7 @@ def _run(model: nn.Module, call: Call, given: list[Any], recorder: Recorder, los
         if result.mode == "inference":
             return
         recorder.modules.append(("loss", 0))
-        with explained(model, call, f"the loss {result.loss}", HINT_OF_LOSS):
+        with explained(model, call, f"the loss {result.loss}", HINT_OF_LOSS, is_real=recorder.is_real):
             value = loss(outputs[0], as_taken(*given))
         outputs.clear()
         given.clear()
@@ -277,6 +275,16 @@ def _meta_copy(model: nn.Module, name: str) -> nn.Module:
     for t in (*model.buffers(), *tree_leaves(others)):
         if isinstance(t, torch.Tensor) and id(t) not in memo:
             memo[id(t)] = torch.empty_like(t, device="meta", requires_grad=t.requires_grad and t.is_leaf)
+    return _copied(model, name, memo)
+
+
+def _real_copy(model: nn.Module, name: str) -> nn.Module:
+    """Return a copy with the same values. torch cannot copy compressed sparse buffers itself."""
+    return _copied(model, name, {id(b): b.clone() for b in model.buffers() if b.layout is not torch.strided})
+
+
+def _copied(model: nn.Module, name: str, memo: dict[int, Any]) -> nn.Module:
+    """Return a copy of a network, with the tensors of `memo` in the place of those with their ids. Raises TraceError."""
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
