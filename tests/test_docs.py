@@ -18,7 +18,9 @@ import yaml
 from chronograd import job as jobs
 from chronograd.cli.commands import commands_of
 from chronograd.cli.main import command, main, verbs
+from chronograd.errors import InputError
 from chronograd.hardware import market
+from chronograd.models.names import check_not_large
 from chronograd.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -143,6 +145,17 @@ def test_job_page_shows_the_example_and_every_recipe() -> None:
 
 def test_readme_fits_two_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 80
+
+
+def test_readme_lists_what_is_not_run() -> None:
+    """It once said that tensor parallelism is not run, after a backend had come."""
+    limits = (ROOT / "README.md").read_text().partition("## What it is not for")[2].partition("\nGuides")[0]
+    listed = re.findall(r"(pipeline|context|expert|tensor|data)\b", limits)
+    assert listed == ["pipeline", "context", "expert"]
+    assert not [name for name in jobs.BACKENDS for kind in listed if name.startswith(kind)]
+    assert {"fsdp", "tensor_parallel"} <= {*jobs.BACKENDS}
+    with pytest.raises(InputError, match="training is not there yet"):
+        check_not_large("llama-3-8b")
 
 
 def test_table_of_counts_matches_the_command() -> None:
