@@ -332,7 +332,7 @@ def test_files_of_other_programs_are_not_recognized(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="runs another program"):
         fields.read_document(*registry.open_file(path))
     path.write_text("a: 1\n")
-    with pytest.raises(InputError, match="of no platform that is known"):
+    with pytest.raises(InputError, match="of no known platform"):
         registry.open_file(path)
     with pytest.raises(NotFoundError, match="unknown platform 'sagemakr'"):
         registry.platform("sagemakr")
@@ -371,6 +371,27 @@ OF_OTHERS = {
         "this Vertex.* job runs another program",
     ),
     "skypilot": ("run: python train.py --lr 0.1\n", "this SkyPilot job runs another program"),
+    "azureml without schema": (
+        "command: python train.py\nenvironment: azureml:torch@latest\ncompute: azureml:gpus\n",
+        "this Azure ML job runs another program",
+    ),
+    "vertex of Python's client": (
+        "display_name: a\njob_spec: {worker_pool_specs: [{container_spec: {command: [python, train.py]}}]}\n",
+        "this Vertex.* job runs another program",
+    ),
+    "two tasks": (
+        "name: a\nrun: python tokenize.py\n---\nname: b\nrun: python train.py\n",
+        "has 2 YAML documents of SkyPilot, which run other programs",
+    ),
+    "a task among two": (
+        "run: python -m chronograd.clouds.entry network.name=resnet20\n---\nrun: python train.py\n",
+        "has 2 YAML documents of SkyPilot\n",
+    ),
+    "TOML": (
+        '[model]\nname = "llama3"\n[training]\nseq_len = 8192\n',
+        "is TOML, and no platform has job files in TOML",
+    ),
+    "another program": ("a: 1\nb: 2\n", "of no known platform: its keys are a and b"),
     "job": ("network: {name: resnet20}\ndata: {name: digits}\n", "is a job file already"),
 }
 
@@ -381,6 +402,43 @@ def test_foreign_file_is_reported(kind: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(InputError, match=message):
         rendering.opened(tmp_path / "file")
+
+
+RUN = "python -m chronograd.clouds.entry network.name=resnet20 data.name=digits"
+
+
+@pytest.mark.parametrize("accelerators", ["{V100: 1}", "V100", "V100:1"])
+def test_skypilot_accelerators_in_any_spelling(accelerators: str, tmp_path: Path) -> None:
+    path = tmp_path / "sky.yaml"
+    path.write_text(f"name: a\nresources: {{accelerators: {accelerators}, use_spot: true}}\nnum_nodes: 1\nrun: {RUN}\n")
+    read = rendering.opened(path)
+    assert read.asked.instance == "V100:1"
+    assert not [line for line in read.left_out if "accelerators" in line]
+    (line,) = [line for line in read.wrong if "would start over" in line]
+    assert line.startswith("resources.use_spot without a place")
+    assert "--" not in line
+
+
+def test_refusal_names_the_field_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "sky.yaml"
+    path.write_text(f"name: a\nresources: {{accelerators: ['V100:1', 'A100:1']}}\nnum_nodes: two\nrun: {RUN}\n")
+    with pytest.raises(InputError) as caught:
+        rendering.opened(path)
+    lines = [line.strip() for line in caught.value.message.splitlines()[1:]]
+    assert [line.partition(":")[0] for line in lines] == ["resources.accelerators", "num_nodes"]
+
+
+def test_vertex_job_of_pythons_client_is_read(tmp_path: Path) -> None:
+    """Python's client writes keys with underscores, and gcloud takes the jobSpec alone. Labels keep their keys."""
+    path = tmp_path / "vertex.json"
+    where, asked = registry.platform("vertex"), submission_of("vertex", "digits")
+    document = fields.document(where, asked)
+    pools = [{re.sub("[A-Z]", lambda m: "_" + m[0].lower(), key): one for key, one in pool.items()}
+             for pool in document["jobSpec"]["workerPoolSpecs"]]  # fmt: skip
+    path.write_text(json.dumps({**document["jobSpec"], "workerPoolSpecs": pools}))
+    assert rendering.opened(path).asked.job == asked.job
+    path.write_text(json.dumps({**document, "labels": {"my_team": "a"}}))
+    assert rendering.opened(path).asked.tags == {"my_team": "a"}
 
 
 def test_file_without_spot_waiting_time(tmp_path: Path) -> None:

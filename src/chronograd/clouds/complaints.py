@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from chronograd.clouds.fields import CloudPlatform, is_empty
 from chronograd.clouds.instances import misfit, nodes_of
-from chronograd.clouds.submission import Submission
+from chronograd.clouds.submission import OPTIONS, Submission
 from chronograd.errors import ChronogradError, InputError, did_you_mean
 from chronograd.words import how_many
 
@@ -48,6 +48,16 @@ def complaints(platform: CloudPlatform, asked: Submission) -> list[str]:
         *_plain_secrets(asked),
         *platform.complain(asked),
     ]
+
+
+def of_file(platform: CloudPlatform, asked: Submission) -> list[str]:
+    """Return all errors in the submission of a file, with the file's fields in place of the options of `chronograd launch`."""
+    words = {option: word for word, option in OPTIONS.items()}
+
+    def field(match: re.Match[str]) -> str:
+        return platform.path(words.get(match[1], match[1])) or match[0]
+
+    return [re.sub(r"--([a-z][a-z_]+)", field, line) for line in complaints(platform, asked)]
 
 
 def _missing(platform: CloudPlatform, asked: Submission) -> Iterator[str]:

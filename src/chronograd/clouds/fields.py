@@ -83,6 +83,7 @@ class CloudPlatform:
         is_secret: whether a reference has the platform's form.
         needs: required words, with an example.
         derived: other parts of its documents, by path; they follow from the submission and are not read.
+        normal: gives a document from any source the spelling of documents that are written here.
         fold, unfold: convert from the table's document to the platform's, and back.
         complain: errors that matter only to this platform.
         backends: backends whose ranks it can start.
@@ -103,6 +104,7 @@ class CloudPlatform:
     is_secret: Callable[[str], bool] = lambda reference: bool(reference)
     needs: Mapping[str, str] = field(default_factory=dict)
     derived: Callable[[Submission], Mapping[str, Any]] = lambda asked: {}
+    normal: Callable[[Document], Document] = same
     fold: Callable[[Document, Submission], Document] = lambda document, asked: document
     unfold: Callable[[Document], Document] = same
     complain: Callable[[Submission], list[str]] = lambda asked: []
@@ -115,6 +117,10 @@ class CloudPlatform:
     @property
     def catalogue(self) -> InstanceCatalogue:
         return catalogue(self.instances)
+
+    def path(self, word: str) -> str | None:
+        """Return the path of the field that states a word of a submission; None if none does."""
+        return next((one.path.replace("\\.", ".") for one in self.fields if word in one.words), None)
 
     def instance(self, asked: Submission) -> Instance | None:
         """Return the instance type of a submission; None if the catalogue has none of that name."""
@@ -208,9 +214,8 @@ def read_document(platform: CloudPlatform, given: Document) -> Submission:
             if value is not MISSING:
                 values.update(_said(one, value))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise FileFormatError(
-            f"it cannot be read as a job of {platform.title}: {type(error).__name__}: {error}"
-        ) from None
+        text = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise FileFormatError(f"it cannot be read as a job of {platform.title}: {text}") from None
     values.pop("command", None)
     arguments = values.pop("arguments", {})
     left = decode(arguments.get(UNSAID, "{}"))
@@ -226,9 +231,15 @@ def read_document(platform: CloudPlatform, given: Document) -> Submission:
     try:
         return Submission(job=job_of(own), **values)
     except ValidationError as error:
-        raise FileFormatError(
-            f"it is no whole job of {platform.title}\n  " + "\n  ".join(problems(error, Submission))
-        ) from None
+        lines = [_by_path(platform, line) for line in problems(error, Submission)]
+        raise FileFormatError(f"it is no whole job of {platform.title}\n  " + "\n  ".join(lines)) from None
+
+
+def _by_path(platform: CloudPlatform, line: str) -> str:
+    """Return a line on a word of a submission with the field of the file in its place."""
+    word = re.match(r"\w*", line)
+    assert word is not None
+    return (platform.path(word[0]) or word[0]) + line[word.end() :]
 
 
 def _runs_entry(platform: CloudPlatform, given: Document) -> bool:

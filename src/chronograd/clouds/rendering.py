@@ -153,7 +153,7 @@ def opened(path: Path) -> Opened:
         asked = fields.read_document(platform, document)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error.message}", error.hint) from None
-    wrong = [*complaints.complaints(platform, asked), *platform.faults(document)]
+    wrong = [*complaints.of_file(platform, asked), *platform.faults(document)]
     return Opened(platform, asked, wrong, fields.not_read(platform, document, asked))
 
 

@@ -89,7 +89,10 @@ class Submission(BaseModel):
         return threads * ranks if threads and ranks and self.devices else None
 
 
-OPTIONS = tuple(name for name in Submission.model_fields if name not in ("job", "nodes", "devices"))
+_SHORT = {"disk_gb": "disk", "limit_s": "time", "max_cost_usd": "max_cost", "environment": "env", "secrets": "secret",
+          "tags": "tag"}  # fmt: skip
+# The words that a user states, and the option of `chronograd launch` for each.
+OPTIONS = {name: _SHORT.get(name, name) for name in Submission.model_fields if name not in ("job", "nodes", "devices")}
 
 
 def submission(job: Job, catalogue: InstanceCatalogue, cores: int = 0, **options: Any) -> Submission:

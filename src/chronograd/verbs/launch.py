@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from chronograd.rundir import RunDir
 
 PLACE = click.Path(path_type=Path)
-# Options whose field of `chronograd.clouds.submission.Submission` has another name.
-_OPTIONS = {"disk_gb": "disk", "limit_s": "time", "max_cost_usd": "max_cost", "environment": "env", "secrets": "secret",
-            "tags": "tag"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +114,7 @@ class Launch(Request):
         if self.submit:
             rendering.check_sendable(platform)
         job = ask.job_of(what, overrides)
-        given = {word: getattr(self, _OPTIONS.get(word, word)) for word in OPTIONS}
+        given = {word: getattr(self, option) for word, option in OPTIONS.items()}
         options = {word: dict(value) if isinstance(value, tuple) else value for word, value in given.items()}
         if plan is not None:
             job = ask.job_of(what, [*plan.fields(job), *overrides])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chronograd.clouds.fields import CloudPlatform, DocumentField, from_shell, shell_line
+from chronograd.clouds.fields import CloudPlatform, Document, DocumentField, from_shell, shell_line
 from chronograd.clouds.sending import Tool
 from chronograd.clouds.submission import Submission
 
@@ -39,12 +39,18 @@ def _derived(asked: Submission) -> dict[str, Any]:
     return derived
 
 
+def _resembles(document: Document) -> bool:
+    """Return whether a document has the schema of Azure ML, or names things that Azure ML stores."""
+    stored = (str(document.get(key)) for key in ("environment", "compute", "code", "component"))
+    return "azuremlschemas" in str(document.get("$schema")) or any(one.startswith("azureml:") for one in stored)
+
+
 PLATFORM = CloudPlatform(
     name="azureml",
     title="Azure ML",
     file="azureml.yaml",
     mark=("type", "command"),
-    resembles=lambda document: "azuremlschemas" in str(document.get("$schema")),
+    resembles=_resembles,
     instances="azureml",
     slug=lambda text: text if text.strip() else "job",
     mount=_mount,

@@ -54,6 +54,19 @@ def _unfold(document: Document) -> Document:
     return {**document, "resources": resources}
 
 
+def _normal(document: Document) -> Document:
+    """Return a task whose accelerators are NAME:COUNT; SkyPilot also takes NAME and {NAME: COUNT}. A choice of several stays."""
+    resources = document.get("resources")
+    accelerators = resources.get("accelerators") if isinstance(resources, dict) else None
+    if isinstance(accelerators, str):
+        accelerator, _, number = accelerators.partition(":")
+        accelerators = {accelerator: number or 1}
+    if not isinstance(resources, dict) or not isinstance(accelerators, dict) or len(accelerators) != 1:
+        return document
+    ((name, count),) = accelerators.items()
+    return {**document, "resources": {**resources, "accelerators": f"{name}:{count}"}}
+
+
 def _is_tag(key: str, value: str) -> bool:
     """Return whether labels of every cloud can hold a tag."""
     return bool(re.fullmatch(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", key) and re.fullmatch(r"[a-z0-9_-]{0,63}", value))
@@ -79,6 +92,7 @@ PLATFORM = CloudPlatform(
     is_secret=lambda reference: reference.startswith("env:"),
     needs={"image": "--image REGISTRY/NAME:TAG"},
     derived=lambda asked: {"resources.cpus": f"{asked.cores}+"} if asked.cores else {},
+    normal=_normal,
     fold=_fold,
     unfold=_unfold,
     complain=_complain,

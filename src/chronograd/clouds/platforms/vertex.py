@@ -50,6 +50,22 @@ def _is_tag(key: str, value: str) -> bool:
     return bool(re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) and re.fullmatch(r"[a-z0-9_-]{0,63}", value))
 
 
+def _camel_case(value: Any) -> Any:
+    """Return data with keys in the case of the REST API; labels have keys of the user."""
+    if isinstance(value, list):
+        return [_camel_case(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    names = {key: re.sub(r"_([a-z])", lambda match: match[1].upper(), key) for key in value}
+    return {names[key]: one if key == "labels" else _camel_case(one) for key, one in value.items()}
+
+
+def _normal(document: Document) -> Document:
+    """Return a CustomJob of the REST API. Python's client writes names with underscores, and gcloud takes the jobSpec alone."""
+    renamed: Document = _camel_case(document)
+    return {"displayName": "job", "jobSpec": renamed} if "workerPoolSpecs" in renamed else renamed
+
+
 def _fold(document: Document, asked: Submission) -> Document:
     """Put the first node in a separate pool, which the others look for."""
     if asked.nodes > 1:
@@ -91,7 +107,7 @@ PLATFORM = CloudPlatform(
     title="Vertex AI",
     file="vertex.json",
     mark=("jobSpec", None),
-    resembles=lambda document: "workerPoolSpecs" in document,
+    resembles=lambda document: "jobSpec" in _normal(document),
     instances="vertex",
     slug=lambda text: text[:128] if text.strip() else "job",
     mount=lambda name, address: f"/gcs/{bucket_path(address)}",
@@ -100,6 +116,7 @@ PLATFORM = CloudPlatform(
     is_secret=lambda reference: bool(re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", reference)),
     needs={"image": "--image REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG", "output": "--output gs://BUCKET/PATH"},
     derived=_derived,
+    normal=_normal,
     fold=_fold,
     unfold=_unfold,
     complain=_complain,
