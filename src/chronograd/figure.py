@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from chronograd.errors import MissingExtraError
+from chronograd.files import open_plain
 from chronograd.record import Number
 
 Role = Literal["predicted", "measured", "reference"]
@@ -305,7 +306,7 @@ def gif_moments(path: Path, count: int) -> list[tuple[int, str]]:
         from PIL import Image
     except ImportError:
         raise MissingExtraError("Pillow", "report", "showing pictures") from None
-    with Image.open(path) as image:
+    with open_plain(path) as stream, Image.open(stream) as image:
         total = getattr(image, "n_frames", 1)
         chosen = sorted({round(i * (total - 1) / max(count - 1, 1)) for i in range(count)})
         moments = []

@@ -19,7 +19,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,17 +45,32 @@ def irregular(mode: int) -> str:
     return "" if stat.S_ISREG(mode) else _PLACES.get(stat.S_IFMT(mode), "no regular file")
 
 
+class NotPlainError(OSError):
+    """A path that may not be read or written as a file: a pipe, or too many bytes. Its text is the reason alone."""
+
+    def __init__(self, number: int, reason: str, path: str | os.PathLike[str]) -> None:
+        super().__init__(number, reason, os.fspath(path))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a file for reading, through symbolic links. Raises OSError, also for a folder, a pipe or a device."""
+    """Open a file for reading, through symbolic links. Raises OSError with the path, also for a folder, a pipe or a device."""
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         handle = os.open(path, flags)
     except ValueError as error:  # an impossible file name, such as one with a NUL
-        raise OSError(errno.EINVAL, str(error)) from None
+        raise NotPlainError(errno.EINVAL, str(error), path) from None
     if place := irregular(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, f"it is {place}, not a file")
+        raise NotPlainError(errno.EINVAL, f"it is {place}, not a file", path)
     return open(handle, "rb")
+
+
+def open_text(path: str | os.PathLike[str], errors: str = "strict") -> TextIOWrapper:
+    """Open a file of UTF-8 as `open_plain`, for tables that are too long to be read at once; line ends stay, as csv wants it."""
+    return TextIOWrapper(open_plain(path), "utf-8", errors, newline="")
 
 
 def open_to_append(path: Path) -> IO[bytes]:
@@ -66,17 +81,26 @@ def open_to_append(path: Path) -> IO[bytes]:
     handle = os.open(path, flags, 0o644)
     if place := irregular(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, f"it is {place}, not a file")
+        raise NotPlainError(errno.EINVAL, f"it is {place}, not a file", path)
     return os.fdopen(handle, "ab")
 
 
 def read_bytes(path: str | os.PathLike[str], most_bytes: int = MAX_BYTES) -> bytes:
     """Read all of a file. Raises OSError as `open_plain`, and for a larger file."""
-    with open_plain(path) as stream:
-        data = stream.read(most_bytes + 1)
+    try:
+        with open_plain(path) as stream:
+            data = stream.read(most_bytes + 1)
+    except OSError as error:
+        error.filename = os.fspath(path)  # reading names no file, and is no error of the output
+        raise
     if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
+        raise NotPlainError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", path)
     return data
+
+
+def read_text(path: str | os.PathLike[str], errors: str = "strict", most_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a file of UTF-8. Raises OSError as `read_bytes`, UnicodeDecodeError."""
+    return read_bytes(path, most_bytes).decode(errors=errors)
 
 
 def digest(path: Path, kind: str = "sha256") -> str:

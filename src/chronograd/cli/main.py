@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import functools
 import importlib
 import io
@@ -223,11 +224,17 @@ def _write_what_can_be_written() -> None:
             stream.reconfigure(errors="chronograd-plain")
 
 
+# Errors of writing to a pipe, a disk or a closed stream. Only they name no file: `chronograd.files` names what it reads.
+_OF_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+
+
 def _cannot(error: OSError, args: Sequence[str]) -> int:
     """Print one line about a file that cannot be used, or an output that cannot be written."""
     if error.filename is not None:
         what = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
         return _fail(InputError(what, "name a file or a folder that exists and that you may read or write"), args)
+    if error.errno not in _OF_OUTPUT:
+        return _fail(RunError(f"the system refused: {error.strerror or error}"), args)
     try:
         if sys.stdout is not None:  # the rest of the output is dropped, so that Python does not try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

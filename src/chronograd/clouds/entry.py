@@ -29,7 +29,7 @@ from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.clouds.submission import PLACES, UNSAID, decode, fields_of, job_of
 from chronograd.errors import ChronogradError, JobError, RunError
-from chronograd.files import as_asked, read_json
+from chronograd.files import as_asked, open_plain, read_json
 from chronograd.job import Job
 from chronograd.launch.local import LOOPBACK
 from chronograd.launch.processes import Process, run_together, with_restarts
@@ -254,7 +254,7 @@ def printer(run: RunDir, ranks: Sequence[int]) -> Callable[[], None]:
         for rank, path in paths.items():
             if not path.exists():
                 continue
-            with path.open("rb") as stream:
+            with open_plain(path) as stream:
                 stream.seek(seen[rank])
                 *lines, _ = stream.read().split(b"\n")  # the last line is not complete yet
             seen[rank] += sum(len(line) + 1 for line in lines)

@@ -101,7 +101,7 @@ def _cached(name: str) -> Path:
     snapshots = hub / f"models--{name.replace('/', '--')}" / "snapshots"
     found = sorted(snapshots.glob(f"*/{FILE}"))
     try:
-        current = (snapshots.parent / "refs" / "main").read_text(encoding="utf-8").strip()
+        current = files.read_text(snapshots.parent / "refs" / "main").strip()
     except (OSError, ValueError):
         current = ""
     newest = [path for path in found if path.parent.name == current]

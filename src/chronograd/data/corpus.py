@@ -22,7 +22,7 @@ import numpy as np
 from chronograd import files
 from chronograd.data import labels, tokenizer
 from chronograd.data.published import DatasetCard, data_folder
-from chronograd.errors import InputError
+from chronograd.errors import FileFormatError, InputError
 from chronograd.job import NOVEL, TEXT_PREFIX, Data, is_real_text
 from chronograd.words import how_many
 
@@ -132,9 +132,13 @@ def _text(name: str) -> bytes:
     found = sorted(place.glob("*.txt")) if place.is_dir() else [place]
     if not found:
         raise InputError(f"{place} has no *.txt file", "name a text file, or a folder of *.txt files")
-    text = b"\n".join(files.read_bytes(one, MAX_TEXT_BYTES) for one in found)
     try:
+        text = b"\n".join(files.read_bytes(one, MAX_TEXT_BYTES) for one in found)
         text.decode()
+    except OSError as error:
+        raise FileFormatError(
+            f"cannot read {os.fsdecode(error.filename)}: {error.strerror}", "name text files"
+        ) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"{place} is not UTF-8 text (byte {error.start:,})", "convert it, for example with iconv"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import csv
 import http.client
+import io
 import re
 import shutil
 import tarfile
@@ -31,10 +32,10 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from chronograd import files
 from chronograd.data.layouts import decathlon_folder
 from chronograd.data.published import data_folder
 from chronograd.errors import EXTRAS, InputError, MissingExtraError, NotFoundError, RunError
-from chronograd.files import DOWNLOAD_TIMEOUT_S, digest, impatient, write_aside
 from chronograd.job import Data
 from chronograd.words import how_many
 
@@ -139,7 +140,7 @@ def fetch_voc(root: Path) -> Fetched:
     hint = f"unpack its archives into {folder}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with impatient():
+        with files.impatient():
             for split in missing:
                 VOCDetection(folder, year=year[1], image_set=split, download=True)
     except Exception as error:  # the download and the archive can raise anything
@@ -153,7 +154,7 @@ def fetch_voc(root: Path) -> Fetched:
 def _has_voc_split(root: Path, split: str) -> bool:
     """Return whether a split is complete: its list exists, with the last picture and annotation. A torn download lacks the end."""
     listed = root / "ImageSets/Main" / f"{split}.txt"
-    lines = listed.read_text(encoding="utf-8", errors="replace").split("\n") if listed.is_file() else []
+    lines = files.read_text(listed, "replace").split("\n") if listed.is_file() else []
     names = [line.split()[0] for line in lines if line.strip()]
     if not names:
         return False
@@ -176,7 +177,7 @@ def fetch_open_images(
         )
     (root / "whole").mkdir(parents=True, exist_ok=True)
     sums = Sums(root)
-    write_aside(root / "LICENCE.txt", LICENCE)
+    files.write_aside(root / "LICENCE.txt", LICENCE)
     sums.fetch(f"{ANNOTATIONS_URL}/{DESCRIPTIONS}", DESCRIPTIONS)
     identifiers = descriptions(root / DESCRIPTIONS)
     for name in classes:
@@ -217,7 +218,7 @@ def _picture(sums: Sums, split: str, name: str) -> bool:
 
 
 def _rows(path: Path, wanted: set[str]) -> tuple[Sequence[str], list[dict[str, str]]]:
-    with path.open(newline="", encoding="utf-8") as stream:
+    with files.open_text(path) as stream:
         reader = csv.DictReader(stream)
         header = reader.fieldnames or ()
         if not {"ImageID", "LabelName"} <= set(header):
@@ -229,12 +230,11 @@ def _rows(path: Path, wanted: set[str]) -> tuple[Sequence[str], list[dict[str, s
 
 
 def _write_rows(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, header, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    part.replace(path)
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    files.write_aside(path, stream.getvalue())
 
 
 # -- files ------------------------------------------------------------------------------------------
@@ -250,18 +250,18 @@ class Sums:
     def __init__(self, root: Path) -> None:
         self.root, self.fetched, self.kept = root, 0, 0
         self._path, self._lock = root / "SHA256SUMS", Lock()
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
+        lines = files.read_text(self._path).splitlines() if self._path.is_file() else []
         self._known = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
 
     def fetch(self, url: str, name: str, published: str = "") -> None:
         """Download a file unless it exists with its digest, the published one if there is any. Raises RunError."""
         path = self.root / name
-        if path.is_file() and (published or self._known.get(name)) == digest(path):
+        if path.is_file() and (published or self._known.get(name)) == files.digest(path):
             with self._lock:
                 self.kept += 1
             return
         fetch_file(url, path)
-        sha256 = digest(path)
+        sha256 = files.digest(path)
         if published and sha256 != published:
             path.unlink()
             raise RunError(
@@ -271,9 +271,11 @@ class Sums:
             is_new = name not in self._known
             self._known[name] = sha256
             self.fetched += 1
-            with self._path.open("a" if is_new else "w", encoding="utf-8") as stream:
-                entries = {name: sha256} if is_new else self._known
-                stream.writelines(f"{own}  {entry}\n" for entry, own in entries.items())
+            if is_new:
+                with files.open_to_append(self._path) as stream:
+                    stream.write(f"{sha256}  {name}\n".encode())
+            else:
+                files.write_aside(self._path, "".join(f"{own}  {entry}\n" for entry, own in self._known.items()))
 
 
 def fetch_file(url: str, path: Path) -> None:
@@ -310,9 +312,11 @@ def _try(url: str, part: Path) -> str:
     """Try once; return what is wrong with the received bytes, or an empty text."""
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    with urlopen(request, timeout=DOWNLOAD_TIMEOUT_S) as answer:
+    with urlopen(request, timeout=files.DOWNLOAD_TIMEOUT_S) as answer:
         is_rest = answer.status == 206
-        with part.open("ab" if is_rest else "wb") as stream:
+        if not is_rest:
+            part.unlink(missing_ok=True)
+        with files.open_to_append(part) as stream:
             shutil.copyfileobj(answer, stream)
         length = answer.headers.get("Content-Length")
         md5 = _stated_md5(answer.headers)
@@ -320,7 +324,7 @@ def _try(url: str, part: Path) -> str:
     wanted = None if length is None else int(length) + (have if is_rest else 0)
     if wanted is not None and size < wanted:
         return f"{size:,} of {wanted:,} bytes came"
-    if md5 is not None and digest(part, "md5") != md5:
+    if md5 is not None and files.digest(part, "md5") != md5:
         part.unlink()
         return f"what came has not the md5 {md5}, which the server states"
     return ""

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from chronograd import files
 from chronograd.data.labels import stratified_fifth
 from chronograd.data.published import FOLDER_VARIABLE, data_folder
 from chronograd.errors import FileFormatError, InputError, NotFoundError, RunError
@@ -223,9 +224,9 @@ def _classes(folder: Path, notes: list[str]) -> Classes:
 def _pictures(folder: Path, strangers: list[Path]) -> list[Path]:
     """Return the pictures below a class folder, ordered by folder and name, without hidden files."""
     found: list[Path] = []
-    for place, folders, files in os.walk(folder, onerror=_refuse):
+    for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in files:
+        for name in names:
             if not name.startswith("."):
                 (found if name.lower().endswith(EXTENSIONS) else strangers).append(Path(place, name))
     return sorted(found, key=lambda path: (str(path.parent), path.name))
@@ -324,7 +325,7 @@ def _ground_truth(root: Path) -> dict[str, str]:
 def _kaggle_truth(path: Path) -> dict[str, str]:
     """Read rows `ILSVRC2012_val_00000001,n01751748 111 108 230 230 ...`: the class, then a box."""
     truth = {}
-    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+    with files.open_text(path, "replace") as stream:
         for number, row in enumerate(csv.reader(stream), 1):
             if number == 1 and row[:1] == ["ImageId"]:
                 continue
@@ -342,9 +343,10 @@ def _devkit_truth(folder: Path) -> dict[str, str]:
     from scipy.io import loadmat
 
     try:
-        synsets = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
+        with files.open_plain(folder / "meta.mat") as stream:
+            synsets = loadmat(stream, squeeze_me=True)["synsets"]
         wordnet = {int(i): str(w) for i, w in zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)}
-        lines = (folder / DEVKIT_TRUTH).read_text().split()
+        lines = files.read_text(folder / DEVKIT_TRUTH).split()
         return {f"ILSVRC2012_val_{i:08d}": wordnet[int(line)] for i, line in enumerate(lines, 1)}
     except Exception as error:
         raise FileFormatError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chronograd import files
 from chronograd.deploy import model as models
 from chronograd.deploy.detection import DetectorFormat
 from chronograd.deploy.protocol import ProtocolError
@@ -27,7 +28,7 @@ def finder(path: Path, least_score: float = MIN_DRAWN_SCORE) -> Find:
 
     def find_in(image: Path) -> list[DetectedObject]:
         try:
-            pixels, width, height = detector.read(image.read_bytes())
+            pixels, width, height = detector.read(files.read_bytes(image))
         except (ProtocolError, OSError) as error:
             raise FileFormatError(f"{image} cannot be read: {error}") from None
         outputs = [output[0] for output in model.run({detector.input: pixels}, detector.outputs)]

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from chronograd.detect.formats import FORMATS, turn_of, upright, upright_size
 from chronograd.errors import EXTRAS, FileFormatError, InputError, MissingExtraError
-from chronograd.files import as_asked
+from chronograd.files import as_asked, open_plain
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -137,7 +137,7 @@ def _pillow() -> Any:
 def _opened(path: Path) -> Iterator[Any]:
     opener = _pillow()
     try:
-        with opener.open(path, formats=FORMATS) as image:
+        with open_plain(path) as stream, opener.open(stream, formats=FORMATS) as image:
             yield image
     except Exception as error:  # a decoder can raise anything
         raise _unreadable(path, error) from None

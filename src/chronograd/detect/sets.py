@@ -91,7 +91,10 @@ def voc(root: Path, split: str, classes: Sequence[str] | None = None) -> Detecti
     if not listed.is_file():
         # VOC also has a list for each class: aeroplane_train.txt.
         raise NotFoundError("split", split, {path.stem for path in listed.parent.glob("*.txt") if "_" not in path.stem})
-    names = [line.split()[0] for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try:
+        names = [line.split()[0] for line in files.read_text(listed).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"cannot read {listed}: {error}", _VOC_FORM) from None
     class_names = tuple(classes) if classes is not None else _voc_classes(root)
     collected = _Collected(class_names)
     for name in names:
@@ -262,7 +265,7 @@ def open_images(root: Path, split: str, classes: Sequence[str]) -> DetectionSet:
 def descriptions(path: Path) -> dict[str, str]:
     """Map descriptions of classes to identifiers, such as Tortoise → /m/011k07. The file has no header."""
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with files.open_text(path) as stream:
             return {row[1]: row[0] for row in csv.reader(stream) if len(row) == 2}
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}", f"Open Images has its classes in {DESCRIPTIONS}") from None
@@ -270,7 +273,7 @@ def descriptions(path: Path) -> dict[str, str]:
 
 def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with files.open_text(path) as stream:
             yield from enumerate(csv.DictReader(stream), 2)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen  # imported by name, because tests replace it with a faster one: tests/fork_server.py
-from typing import Any
+from typing import IO, Any
 
 from chronograd.errors import DiskFullError, RunError
-from chronograd.files import disk_full, filling, read_bytes
+from chronograd.files import disk_full, filling, open_to_append, read_bytes
 from chronograd.train.rank_command import DISK_FULL_STATUS, PARENT_VARIABLE
 
 POLL_S = 0.1
@@ -91,7 +91,7 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
 def _start(process: Process) -> Popen[bytes]:
     """Start a process in a new session, so that a terminal's interrupt reaches it through us only."""
     environment = {**os.environ, **process.environment, PARENT_VARIABLE: "1"}
-    with filling(process.output), process.output.open("ab") as output:
+    with filling(process.output), _output(process) as output:
         return Popen(
             process.command,
             env=environment,
@@ -100,6 +100,16 @@ def _start(process: Process) -> Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _output(process: Process) -> IO[bytes]:
+    """Open the output of a process. Raises RunError where a link or a pipe takes its place: a run may be a stranger's."""
+    try:
+        return open_to_append(process.output)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO):
+            raise RunError(f"cannot write {process.output}: it is a link, or no file", "remove it") from None
+        raise
 
 
 def _end(started: Sequence[Popen[bytes]], ending: signal.Signals) -> None:

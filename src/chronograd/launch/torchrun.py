@@ -11,6 +11,7 @@ from pathlib import Path
 from chronograd import trust
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
+from chronograd.files import read_text
 from chronograd.launch.local import LOOPBACK, loopback_only
 from chronograd.launch.processes import KilledError, Process, how_it_ended, run_together
 from chronograd.rundir import RunDir
@@ -31,7 +32,7 @@ def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None
         try:
             run_together([process], watch)
         except RunError as error:
-            if cause := killed(process.output.read_text(errors="replace")):
+            if cause := killed(read_text(process.output, "replace")):
                 raise KilledError(cause) from None
             raise error from None
 

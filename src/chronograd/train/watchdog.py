@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chronograd.errors import RunError
+from chronograd.files import open_plain
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.rundir.steps import MIN_STALL_S, Error, Stall, wall_clock_s
 from chronograd.train.processes import ENDED, address_to, queued_s, state_of, unanswered
@@ -355,7 +356,7 @@ def note_path(run: RunDir, rank: int) -> Path:
 def read_note(path: Path) -> Note | None:
     """Read the note of a rank; None if there is none."""
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             data = stream.read(_SIZE)
     except OSError:
         return None

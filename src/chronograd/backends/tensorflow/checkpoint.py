@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from chronograd import files
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.errors import FileFormatError
 from chronograd.train import checkpoint_folder
@@ -35,7 +36,7 @@ def restore(path: Path, step: TensorFlowStep) -> tuple[Progress, list[str]]:
     from safetensors.numpy import load_file
 
     try:
-        state = json.loads((path / "state.json").read_bytes())
+        state = json.loads(files.read_bytes(path / "state.json"))
         step.network.load(load_file(path / MODEL))
         slots = load_file(path / OPTIMIZER)
         for tensor in step.network.trained:

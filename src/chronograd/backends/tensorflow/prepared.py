@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chronograd import door, files
 from chronograd.data.published import DatasetCard
 from chronograd.errors import RunError
-from chronograd.files import write_json
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint_folder
@@ -36,6 +36,7 @@ Array = np.ndarray[Any, Any]
 # Images at a time, so that a set in files takes little memory.
 WRITTEN_AT_ONCE = 256
 START = "start.json"
+ARRAYS = ("train.npy", "train_labels.npy", "test.npy", "test_labels.npy", "weights.safetensors")
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,10 @@ def prepare(job: Job, run: RunDir) -> None:
             target.mkdir()
             start = _write(job, run, target)
         else:
-            start = json.loads((target / START).read_bytes())
+            start = json.loads(files.read_bytes(target / START))
         start["checkpoint"] = newest.name if newest is not None else None
         start["checkpoint_notes"] = notes
-        write_json(target / START, start)
+        files.write_json(target / START, start)
     except OSError as error:
         raise RunError(f"cannot write the data of the run to {target}: {error}", "free some space") from error
 
@@ -96,7 +97,9 @@ def read(run: RunDir) -> Prepared:
 
     source = folder(run)
     try:
-        start = json.loads((source / START).read_bytes())
+        start = json.loads(files.read_bytes(source / START))
+        for name in ARRAYS:
+            door.check(source / name, "prepared data", expects=("any",))
         card = start["card"]
         return Prepared(
             card=DatasetCard(**{**card, "shape": tuple(card["shape"]), "class_names": tuple(card["class_names"])}),

@@ -354,7 +354,7 @@ def _evidence(run: RunDir) -> str:
     """Return the errors and output that the ranks and the script left."""
     rank, error = run.first_error(submission(run).attempts) or (_first_to_end(run), "")
     paths = [run.output_path(rank), run.output_path("slurm")]
-    said = next((p for p in paths if p.exists() and p.read_text(errors="replace").strip()), paths[-1])
+    said = next((p for p in paths if p.exists() and files.read_text(p, "replace").strip()), paths[-1])
     blamed = f"rank {rank} failed with {error}; " if error else ""
     return f"{blamed}the end of {said}:\n{tail(said)}"
 
@@ -362,7 +362,7 @@ def _evidence(run: RunDir) -> str:
 def _first_to_end(run: RunDir) -> int:
     """Return the first rank that srun says ended with an error, rather than because others did; 0 if it names none."""
     path = run.output_path("slurm")
-    said = path.read_text(errors="replace") if path.exists() else ""
+    said = files.read_text(path, "replace") if path.exists() else ""
     found = re.findall(r"^srun: error: .*: tasks? (\d+).*: Exited with exit code", said, re.MULTILINE)
     return int(found[-1]) if found else 0
 
