@@ -55,6 +55,8 @@ def seconds(value: float, digits: int = 3) -> str:
     """
     if abs(value) < NOTHING_S:
         return "0 s"
+    if not math.isfinite(value):
+        return f"{value:g} s"
     if value < 0:
         return MINUS + seconds(-value, digits)
     for limit, scale, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (60.0, 1.0, "s")):

@@ -96,7 +96,8 @@ def test_from_python(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_column_selection(log: Path) -> None:
     assert read(log, None, "91%").column == "val_acc"
-    assert read(log, "accuracy", None).column == "val_acc"
+    curve = read(log, "accuracy", None)  # a column of that name comes before held-out data
+    assert (curve.column, curve.notes[0]) == ("accuracy", "--metric val_acc forecasts the held-out data")
     assert read(log, "Val/Acc", None).column == "val_acc"
     assert read(log, "loss", "0.01").column == "train_loss"
     assert read(log, None, "1.5").column == "train_loss"
@@ -116,6 +117,28 @@ def test_hours_and_finish_time_from_log_times(log: Path, capsys: pytest.CaptureF
     assert time["ahead"]["seconds"] == pytest.approx(ahead)
     assert time["clock"]["seconds"] == pytest.approx(BEGAN + 29 * EPOCH_S + ahead)
     assert time["ahead"]["low"] == pytest.approx(EPOCH_S * (reached["low"] - 30))
+
+
+def test_interval_of_the_clock_is_that_of_the_wait(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    time = forecast_data(capsys, log, "--to", "88.2%")["time"]
+    assert isinstance(time, dict)
+    for end in ("low", "seconds", "high"):
+        assert time["clock"][end] == pytest.approx(BEGAN + 29 * EPOCH_S + time["ahead"][end])
+    assert time["ahead"]["low"] < time["ahead"]["seconds"] < time["ahead"]["high"]
+
+
+@pytest.mark.parametrize("pace", ["1e308", "1e12", "4e7"])
+def test_epoch_time_of_more_than_30_years_is_refused(pace: str, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forecast", str(log), "--to", "89%", "--pace", pace]) == 2
+    assert "30 years" in capsys.readouterr().err
+
+
+def test_finish_time_beyond_the_calendar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step takes a year by the clock of the log, so the level is millennia away."""
+    rows = [f"{e},{0.9 - 0.5 / e**0.1},{BEGAN + 3e7 * e}" for e in range(1, 21)]
+    (tmp_path / "log.csv").write_text("\n".join(["epoch,val_acc,timestamp", *rows]))
+    assert main(["forecast", str(tmp_path / "log.csv"), "--to", "85%", "--schedule", "constant"]) == 0
+    assert "after the year 9999" in capsys.readouterr().out
 
 
 def test_running_and_stopped_logs_use_different_times(log: Path) -> None:

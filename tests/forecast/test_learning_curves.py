@@ -195,12 +195,13 @@ def test_drops_and_end_come_from_the_job(tmp_path: Path) -> None:
 def test_invalid_curves(tmp_path: Path) -> None:
     bad = {
         "epoch,loss\n2,1\n1,2\n": "do not increase",
+        "epoch,loss\n1e-300,2\n2e-300,1\n": "its last epoch is 2e-300, which counts nothing",
         "epoch,speed\n1,2\n": "none of them loss",
         "epoch,loss\n1,x\n": "not a number",
         "": "is empty",
         "[1, 2]": "none of them loss",
         "[]": "no curve",
-        "a poem\nof two lines\n": "or training output",
+        "a poem\nof two lines\n": "none of its 2 lines names a metric",
         '{"loss": [3, 2, 1': "cut off",
         '{"accuracy": [1e400]}': "none of them loss",
     }
@@ -293,6 +294,12 @@ def test_forecast_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*words, "--to", "1.5"]) == 2
     with pytest.raises(InputError, match="are too few for a curve"):
         forecast(curve(LOSSES), fraction=0.05)
+
+
+def test_losses_smaller_than_any_normal_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("epoch,loss\n" + "".join(f"{e:g},{1 / e:g}e-320\n" for e in EPOCHS))
+    assert main(["fit", "loss", str(log), "--to", "0.5"]) in (0, 2)
 
 
 def test_watch_refits_as_points_arrive(

@@ -9,25 +9,28 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Numbers
+from chronograd.forecast.curves import Array
 from chronograd.forecast.forecasting import At, Forecast
 from chronograd.forecast.learning_curves import (
     BITS_PER_BYTE,
     NAMES,
     LearningCurve,
     Metric,
+    all_matching,
     curve_of_log,
     is_run,
-    matching,
-    metric_of,
     named_column,
     read_curve,
 )
-from chronograd.forecast.logs import HINT, read_log
+from chronograd.forecast.log_words import metric_of, split_rank
+from chronograd.forecast.logs import HINT, Log, read_log
 from chronograd.forecast.loss_answer import missed, panel
-from chronograd.forecast.pace import Pace
+from chronograd.forecast.pace import CLOCK_FROM, Pace
 from chronograd.job import is_real_text
 from chronograd.rundir import RunDir
 from chronograd.rundir.listing import one_run
@@ -78,21 +81,56 @@ def read(
     if is_run(source):
         return read_curve(source, _metric_of_run(source, metric, to), fraction=fraction)
     log = read_log(source, run)
-    name = None
-    if metric in NAMES:
-        kind: Metric = metric
-        name = matching(log.names, kind, is_held_out=True)
-    elif metric is not None:
+    name, kind, notes = _column(log, source, metric, to)
+    curve = curve_of_log(log, name, kind, source, fraction)
+    return replace(curve, notes=(*notes, *curve.notes))
+
+
+def _column(log: Log, source: Path, metric: str | None, to: str | None) -> tuple[str, Metric, list[str]]:
+    """Return the column to forecast, its metric, and notes on other columns. A column of exactly the given name comes first.
+
+    Raises: InputError if no column fits; NotFoundError for a name that is neither a metric nor a column.
+    """
+    if metric is not None and (metric in log.names or metric not in NAMES):
         name = named_column(log.names, metric)
-        kind = metric_of(name) or ("accuracy" if _may_be_accuracy(to) else "loss")
-    else:
-        kinds: Sequence[Metric] = ("accuracy", "loss") if _may_be_accuracy(to) else ("loss",)
-        kind, name = next(
-            ((kind, name) for kind in kinds if (name := matching(log.names, kind, is_held_out=True))), (kinds[0], None)
-        )
-    if name is None:
-        raise InputError(f"{source} has columns {', '.join(log.names[:12])}, none of them of {kind}", f"{HINT.split(',')[0]},accuracy, or name one with --metric")  # fmt: skip
-    return curve_of_log(log, name, kind, source, fraction)
+        kind = metric_of(name) or _metric_of_values(log.read(name).values, to)
+        held_out = next(iter(all_matching(log.names, kind, is_held_out=True)), name)
+        is_other = metric in NAMES and split_rank(held_out) < split_rank(name)
+        return name, kind, [f"--metric {held_out} forecasts the held-out data"] if is_other else []
+    kinds: Sequence[Metric] = _kinds(to) if metric is None else (metric,)
+    notes: list[str] = []
+    for kind in kinds:
+        for name in all_matching(log.names, kind, is_held_out=True):
+            if metric is not None or log.read(name).values.any():
+                return name, kind, notes
+            notes.append(f"{name} is 0 at every point, so it is no {kind}")
+    raise InputError(
+        f"{source} has columns {', '.join(log.names[:12])}, none of them of {' or '.join(kinds)}",
+        f"{HINT.split(',')[0]},{kinds[0]}, or name one with --metric",
+    )
+
+
+def _kinds(to: str | None) -> tuple[Metric, ...]:
+    """Return the metrics that a level may be of, in search order."""
+    number = None if to is None else _LEVEL.fullmatch(to.strip().lstrip("-"))
+    if number is not None and not number[2] and (float(number[1]) > 100 or str(to).strip().startswith("-")):
+        return "return", "loss"
+    return ("accuracy", "loss", "return") if _may_be_accuracy(to) else ("loss", "return")
+
+
+def _metric_of_values(values: Array, to: str | None) -> Metric:
+    """Return the metric of a column whose name shows none: an accuracy if values and level are shares or percentages, else a
+    return if it rises, and a loss if it falls.
+    """
+    values = values[np.isfinite(values)]
+    third = max(1, len(values) // 3)
+    rises = len(values) > 0 and float(np.median(values[-third:])) >= float(np.median(values[:third]))
+    level = None if to is None else _LEVEL.fullmatch(to)
+    is_percent = level is not None and bool(level[2])
+    is_share = len(values) > 0 and values.min() >= 0 and values.max() <= (100 if is_percent else 1)
+    if is_percent or (is_share and rises and (level is None or float(level[1]) <= 100)):
+        return "accuracy"
+    return "return" if rises else "loss"
 
 
 def _may_be_accuracy(to: str | None) -> bool:
@@ -225,6 +263,8 @@ def _takeaway(forecast: Forecast, now: float) -> str:
     if reached.step is None:
         span = "never in the 80 % interval" if reached.low is None else f"80 % interval {_place(reached.low)} … never"
         until = "" if last is None else f"; {unit} {_place(last.step)} is expected at {_value(last.value, curve)}"
+        if forecast.curve.schedule.kind is None:
+            return f"Whether {level} will be reached is unknown, because the learning rate may fall ({span}){until}."
         return f"{level} is not expected to be reached ({span}){until}."
     words = f"{level} at {unit} {_place(reached.step)} ({_span(reached.low, reached.high)})"
     took = _seconds(forecast)
@@ -268,7 +308,10 @@ def _clock(at: float, now: float) -> str:
     >>> import re; bool(re.fullmatch(r"\\d\\d Nov 2023 \\d\\d:\\d\\d", _clock(1700000000.0, 1800000000.0)))
     True
     """
-    then = datetime.fromtimestamp(at)
+    try:
+        then = datetime.fromtimestamp(at)
+    except (ValueError, OverflowError, OSError):
+        return "after the year 9999"
     year = "" if then.year == datetime.fromtimestamp(now).year else " %Y"
     return then.strftime(f"%d %b{year} %H:%M")
 
@@ -280,7 +323,8 @@ def _rows_of_level(forecast: Forecast, now: float) -> list[list[str]]:
     if _is_behind(forecast):
         return [[f"{level} reached", f"{curve.unit} {_place(reached.seen or 0)}", "seen in the log"]]
     seen = "" if reached.seen is None else f"; was {_place(reached.seen)}"
-    expected = "not reached" if reached.step is None else f"{curve.unit} {_place(reached.step)}"
+    never = "unknown" if curve.schedule.kind is None else "not reached"
+    expected = never if reached.step is None else f"{curve.unit} {_place(reached.step)}"
     rows = [[f"{level} reached", expected, f"{_span(reached.low, reached.high)}{seen}"]]
     took = _seconds(forecast)
     if took is None or pace is None:
@@ -302,7 +346,7 @@ def _lines(forecast: Forecast) -> list[str]:
         )
     else:
         lines.append(
-            "pace: the log has no times (a column such as timestamp, or --pace), so there is no forecast in hours"
+            "pace: the log has no times that can be read (a column such as timestamp, or --pace), so there is no forecast in hours"
         )
     return [*lines, forecast.basis, *missed(forecast, "points")]
 
@@ -315,5 +359,14 @@ def _unknown_rate(curve: LearningCurve) -> str:
 
 
 def with_pace(curve: LearningCurve, seconds_each: float | None) -> LearningCurve:
-    """Return the curve with a given duration of every epoch or step; unchanged for None."""
-    return curve if seconds_each is None else replace(curve, times=curve.steps * seconds_each)
+    """Return the curve with a given duration of every epoch or step; unchanged for None. Raises InputError for durations that
+    add up to more than 30 years.
+    """
+    if seconds_each is None:
+        return curve
+    if seconds_each >= CLOCK_FROM / curve.steps[-1]:
+        raise InputError(
+            f"a pace of {seconds_each:g} s: {curve.unit} {curve.steps[-1]:,g} would be later than 30 years after the start",
+            f"give the seconds of one {curve.unit}, such as --pace 90",
+        )
+    return replace(curve, times=curve.steps * seconds_each)

@@ -7,18 +7,27 @@ one model serves all. In logs the first column or tag with a usual name is used 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.forecast.curves import Array
 from chronograd.forecast.learning_rates import schedule_of_rates
-from chronograd.forecast.logs import HINT, Log, LogColumn, read_log, words
+from chronograd.forecast.log_words import (
+    Metric,
+    are_of_images,
+    is_rate,
+    is_score,
+    metric_of,
+    split_rank,
+    without_split,
+    words,
+)
+from chronograd.forecast.logs import HINT, Log, LogColumn, read_log
 from chronograd.forecast.schedule import Schedule, schedule_of
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.rundir.listing import one_run
@@ -26,7 +35,7 @@ from chronograd.rundir.steps import Epoch
 from chronograd.units import seconds
 from chronograd.words import how_many
 
-Metric = Literal["loss", "accuracy", "return"]
+__all__ = ["Metric", "is_score", "metric_of"]  # used with curves
 # Usual names in lower case, in search order; `matching` then accepts any name with such words.
 NAMES: dict[Metric, tuple[str, ...]] = {
     "loss": ("loss", "train_loss", "training_loss", "loss/train", "train/loss", "test_loss", "val_loss", "y"),
@@ -42,22 +51,10 @@ NAMES: dict[Metric, tuple[str, ...]] = {
     ),
     "return": ("return", "mean_return", "ep_rew_mean", "episode_reward_mean"),
 }
-_SPLITS = (
-    {"val", "valid", "validation", "eval", "evaluation", "dev"},
-    {"test", "testing"},
-    set[str](),
-    {"train", "training"},
-)
-_LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
-_ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
-_RETURNS = {"return", "returns", "reward", "rewards", "rew"}
 _WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
-# Other scores whose best value is 100 %.
-_SHARES = re.compile(r"(.* )?([cmb]?ap|map\d*|m?iou|miou|f1|dice|auc|auroc|mcc)( .*)?")
+LEAST_STEP = 1e-9  # of an epoch or step; sums of squares of much smaller ones are 0
 # Column of a language model on real text: the loss on its test split.
 BITS_PER_BYTE = "bits_per_byte"
-_RATE = re.compile(r"(.* )?(lr\d*|learning ?rate)( .*)?")
-_NO_RATE = {"scale", "mult", "decay", "factor", "ratio", "warmup", "max", "min", "scheduler"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +71,8 @@ class LearningCurve:
         column: the name of the values in their source. scale: their divisor, 100 for percentages.
         top: 1 for accuracies; for returns the best so far plus their range, because no return is known to be the best.
         may_fall: whether the rate of an unknown schedule without an end may fall; otherwise it is assumed to stay.
+        is_of_images: whether the source shows that the run trains an image classifier, or something else; None if it does not
+            show it.
     """
 
     name: str
@@ -89,6 +88,7 @@ class LearningCurve:
     scale: float = 1.0
     top: float = 1.0
     may_fall: bool = False
+    is_of_images: bool | None = None
 
     def shown(self, values: Any) -> Any:
         """Return losses as they are, and distances below `top` as accuracies or returns; the same function reverses it."""
@@ -151,7 +151,10 @@ def read_curve(
         name = matching(log.names, metric)
         if name is None:
             shown = ", ".join(log.names[:12])
-            raise FileFormatError(f"{path} has columns {shown}, none of them {NAMES[metric][0]}", HINT)
+            raise FileFormatError(
+                f"{path} has columns {shown}, none of them {NAMES[metric][0]}",
+                f"{HINT}; `fit loss --column NAME` reads any column",
+            )
     else:
         name = named_column(log.names, column)
     return curve_of_log(log, name, metric, path, fraction)
@@ -160,31 +163,6 @@ def read_curve(
 def is_run(path: Path) -> bool:
     """Return whether a path is a run directory or its folder of TensorBoard events, and not a log."""
     return path.is_dir() and is_run_dir(path) and not path.match("tensorboard")
-
-
-def metric_of(name: str) -> Metric | None:
-    """Return the metric that a column's name indicates.
-
-    >>> metric_of("Accuracy/val"), metric_of("eval_loss"), metric_of("epoch")
-    ('accuracy', 'loss', None)
-    """
-    own = set(words(name).split())
-    if own & _LOSSES or words(name).endswith("loss"):
-        return "loss"
-    if own & _ACCURACIES or words(name).endswith(("accuracy", "top 1", "acc 1")):
-        return "accuracy"
-    if own & _RETURNS:
-        return "return"
-    return "accuracy" if is_score(name) else None
-
-
-def is_score(name: str) -> bool:
-    """Return whether a column holds a score such as mAP, IoU or AUC, which is not an accuracy.
-
-    >>> is_score("metrics/mAP50(B)"), is_score("val_acc")
-    (True, False)
-    """
-    return _SHARES.fullmatch(words(name)) is not None
 
 
 def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> str | None:
@@ -196,30 +174,31 @@ def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) ->
     >>> matching(["accuracy", "val_accuracy"], "accuracy"), matching(["accuracy", "val_accuracy"], "accuracy", True)
     ('accuracy', 'val_accuracy')
     """
-    known = {name.lower(): name for name in reversed(names)}
-    usual = [known[name] for name in NAMES[metric] if name in known]
+    return next(iter(all_matching(names, metric, is_held_out)), None)
+
+
+def all_matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> list[str]:
+    """Return all columns of a metric, the first one as in `matching`."""
+    by_lower = {name.lower(): name for name in reversed(names)}
+    usual = [by_lower[name] for name in NAMES[metric] if name in by_lower]
+    fitting = list(dict.fromkeys([*usual, *(name for name in names if metric_of(name) == metric)]))
     if usual and not is_held_out:
-        return usual[0]
-    fitting = [*usual, *(name for name in names if metric_of(name) == metric)]
+        return fitting
     order = (0, 1, 2, 3) if is_held_out or metric == "accuracy" else (2, 3, 0, 1)
-    return min(fitting, key=lambda name: (_rank(name), order.index(_split(name))), default=None)
+    return sorted(fitting, key=lambda name: (_rank(name), order.index(split_rank(name))))
 
 
 def _rank(name: str) -> int:
-    """Return a sort key: accuracies before other scores, and a total loss before its parts.
+    """Return a sort key: accuracies before other scores, a total loss before its parts, and the best value so far last.
 
-    >>> [_rank(name) for name in ("val/accuracy", "train/total_loss", "loss_cls", "mIoU")]
-    [0, 0, 1, 1]
+    >>> [_rank(name) for name in ("val/accuracy", "train/total_loss", "loss_cls", "mIoU", "best_acc")]
+    [0, 0, 1, 1, 2]
     """
-    own = " ".join(word for word in words(name).split() if not any(word in split for split in _SPLITS))
+    if "best" in words(name).split():
+        return 2
     if metric_of(name) == "loss":
-        return 0 if own in _WHOLE else 1
+        return 0 if without_split(name) in _WHOLE else 1
     return 1 if is_score(name) else 0
-
-
-def _split(name: str) -> int:
-    own = set(words(name).split())
-    return next((at for at, split in enumerate(_SPLITS) if own & split), 2)
 
 
 def named_column(names: Sequence[str], column: str) -> str:
@@ -250,17 +229,9 @@ def _curve_of_column(log: Log, name: str, metric: Metric, path: Path, unit: str 
     notes = (*log.notes, *own.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
     steps, note = _counted(own)
     curve = _curve(path.name, steps, own.values, metric, own.unit, notes=(*notes, *note), times=own.times, column=name)
-    rates = next(filter(_is_rate, log.names), None)
+    curve = replace(curve, is_of_images=are_of_images(log.names))
+    rates = next(filter(is_rate, log.names), None)
     return curve if rates is None else _with_rates(curve, log.read(rates, curve.unit))
-
-
-def _is_rate(name: str) -> bool:
-    """Return whether a column holds a learning rate.
-
-    >>> [_is_rate(name) for name in ("lr-SGD", "train/learning_rate", "x/lr0", "lr/pg0", "blur", "lr_found", "lr_scale")]
-    [True, True, True, True, False, True, False]
-    """
-    return _RATE.fullmatch(words(name)) is not None and not _NO_RATE & set(words(name).split())
 
 
 def _with_rates(curve: LearningCurve, rates: LogColumn) -> LearningCurve:
@@ -311,6 +282,8 @@ def _curve(
         raise FileFormatError(f"{name}: steps do not increase from point to point", "sort them and remove duplicates")
     if len(steps) and steps[0] <= 0:
         raise FileFormatError(f"{name}: {unit} {steps[0]:g} is below 0", "count from 0 or 1")
+    if len(steps) and steps[-1] < LEAST_STEP:
+        raise FileFormatError(f"{name}: its last {unit} is {steps[-1]:g}, which counts nothing", "count from 0 or 1")
     known = np.isfinite(values)  # a run that diverged ends without finite values
     if lost := int((~known).sum()):
         first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"
@@ -366,6 +339,7 @@ def _of_run(run: RunDir, metric: Metric, fraction: float) -> LearningCurve:
         others |= {
             "schedule": schedule_of(job),
             "schedule_told": f"{job.training.schedule} until epoch {job.training.epochs}, from its job",
+            "is_of_images": job.task == "classification",
         }
     notes = [
         *_without(count - len(points), count, unit, f"finite {metric}"),

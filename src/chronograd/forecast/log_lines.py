@@ -1,8 +1,21 @@
-"""Rows from the lines that programs print while they train: `Epoch 3/90 [10/500] loss: 0.52 acc 71.3 %`, progress bars, JSON
-lines.
+"""Rows from the lines that programs print while they train.
 
-A line is a row if it has a metric, or names the epoch of the lines after it. `mode` is the split that a line names (train, val,
-test). A line without a position belongs to the last split named.
+A line is read in this order:
+
+    an object        JSON or a Python dictionary at its end
+    a known format   lines that words cannot explain, such as those of darknet (`log_formats`)
+    a header         names without numbers, one of them a metric or a counter
+    cells            the values below a header
+    pairs            a name and the number after it: `Epoch: [3]`, `loss=0.52`, `elapsed 0.25h`, `correct: 90/100`
+
+Time stamps and progress bars are removed first (`log_marks`). The last word of a name decides
+whether its number is a counter. A number keeps its unit or per cent sign. Consecutive lines with one pair each form one row until a
+name repeats.
+
+A row is stored if it has a counter or a metric. Its `mode` is the split that the line names. A line without a counter and
+without a split belongs to the last split named.
+
+Lines come from others, so every pattern takes linear time: repeats are bounded or possessive.
 """
 
 from __future__ import annotations
@@ -12,108 +25,272 @@ import json
 import re
 from typing import Any
 
-from chronograd.forecast.log_tables import LogRows
+from chronograd.forecast.log_formats import SPACY, known_line, spelled
+from chronograd.forecast.log_marks import stamp_of, without_marks
+from chronograd.forecast.log_tables import LogRows, is_number
+from chronograd.forecast.log_times import UNITS
+from chronograd.forecast.log_words import (
+    HELD_OUT,
+    NO_SPLIT,
+    STEPS,
+    counter_of,
+    metric_of,
+    split_rank,
+    without_split,
+    words,
+)
 
-_EPOCH = re.compile(
-    r"(?<!num )(?<!total )(?<!max )\bepochs?\b\s*(?:\(\s*\w+\s*\))?[\s:=#\[]*(\d+(?:\.\d+)?)(?:\s*/\s*\d+)?\]?",
-    re.IGNORECASE,
-)
-_STEP = re.compile(
-    r"\b(?:iter(?:ation)?s?|(?:global[ _])?steps?|it|updates?|batch)\b[\s:=#\[]*(\d+)(?:\s*/\s*(\d+))?\]?",
-    re.IGNORECASE,
-)
-_COUNT = re.compile(r"(\d+)\s*/\s*(\d+)\b")
-_STAMP = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T_]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?")
 _SPLIT = re.compile(
     r"(?<![A-Za-z])(train|training|val|valid|validation|eval|evaluation|test|testing)(?![A-Za-z])", re.IGNORECASE
 )
-_NAME = r"(?<![\w.])([A-Za-z][\w@/.()%-]*(?: [A-Za-z(][\w@/.()%-]*){0,3})"
-_SHARE = re.compile(_NAME + r"\s*[:=]\s*(\d+)\s*/\s*(\d+)")
-_PAIR = re.compile(
-    _NAME
-    + r"\s*[:=]?\s*([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)\b)\s?(%|ms\b)?",
-    re.IGNORECASE,
+_SPLIT_ALONE = re.compile(rf"\W*+{_SPLIT.pattern}(?: (?:set|phase|results|metrics|loop))?\W*+", re.IGNORECASE)
+_BOX = re.compile(r"\s{0,9}\|([^|]{1,120}+)\|([^|]{1,120}+)\|\s{0,9}")  # | name | value |
+_WORD = r"[\w@/.()%'-]{0,63}+"
+# A unit after a blank may be the name of the next number: `loss 0.7 seconds: 3.2`.
+_UNIT = rf"(?:{'|'.join(sorted(UNITS, key=len, reverse=True))})(?![A-Za-z/]|\s{{0,3}}[:=])"
+_UNIT = rf"(?:{_UNIT}|\s{_UNIT}(?!\s{{1,3}}[\d.]))"
+_NUMBER = (
+    r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?:\.\d{1,30}+)?+|\d{1,30}+(?:\.\d{0,30}+)?+|\.\d{1,30}+)(?:[eE][-+]?\d{1,4}+)?+"
+    r"|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)"
 )
-_HELD_OUT = {"val", "valid", "validation", "eval", "evaluation", "test", "testing"}
+_DURATION = rf"{_UNIT}(?:[ ,]{{0,2}}\d{{1,4}}(?:\.\d{{1,6}})?{_UNIT}){{0,3}}"
+_PAIR = re.compile(
+    rf"(?<![\w.])(?P<name>[A-Za-z]{_WORD}(?: [A-Za-z(]{_WORD}){{0,3}}+)(?P<sign>[\s:=#\[]{{1,40}}+)"
+    rf"(?:(?P<clock>\d{{1,3}}:\d\d(?::\d\d)?(?:\.\d{{1,9}}+)?+)|(?P<number>{_NUMBER})"
+    rf"(?:\s{{0,4}}/\s{{0,4}}(?P<total>\d{{1,12}}+)|(?P<unit>\s?%|{_DURATION}))?)(?!\w|\.\d|:\d)"
+)
+_BEFORE_COUNT = re.compile(r" {1,4}\[ {0,6}\d{1,12}/")
+_COUNT = re.compile(r"(?<![\w.,/:-])(\d{1,12}+)\s{0,4}/\s{0,4}(\d{1,12}+)(?![\w.,/:-])")
+_FIRST_COUNT = re.compile(
+    r"\s{0,9}\[?(\d{1,12}+)\]?:?\s{1,9}(?=[A-Za-z][\w@/.'-]{0,63}+(?: [A-Za-z][\w@/.'-]{0,63}+)?\s?[:=])"
+)  # [12] valid-auc:0.9; 12: learn: 0.6
+_VALUE = re.compile(r"[-+]?\.?\d[\w.,/%+-]{0,40}+:?|-?nan|-?inf", re.IGNORECASE)
+LONGEST_HEADER = 2000  # letters
+_RESULTS = {"score", "bleu", "psnr", "fid", "recall", "precision"}  # results whose names no metric has
+Row = dict[str, Any]
 
 
 def rows_of_lines(text: str) -> LogRows:
     """Return rows from the lines about training; no rows if there are none."""
-    found = LogRows()
-    split = ""
+    reader = _Reader()
     for line in text.split("\n"):
-        if not line.strip():
-            continue
-        row = _of_object(line)
-        if row is None:
-            row, split = _of_words(line, split)
+        if line.strip():
+            reader.read(line)
+    reader.end_block()
+    return LogRows(reader.rows)
+
+
+class _Reader:
+    """The rows so far, and the parts of earlier lines that later lines depend on.
+
+    Attributes:
+        split: the last split named. headers: the names of the cells of the next lines, separated in either way. label: the first
+        cell of its first row, if that is a word. block: the row of consecutive lines with one pair each. group: the heading of a
+        box, such as `rollout/`.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.split = self.group = ""
+        self.headers: list[list[str]] = []
+        self.label: str | None = None
+        self.block: Row = {}
+
+    def read(self, line: str) -> None:
+        row = _of_object(line) or known_line(line)
+        if row is not None:
+            self._add(row)
+            return
+        line = self._unboxed(line)
+        if (split := _SPLIT_ALONE.fullmatch(line)) is not None:
+            self.split = split[1].lower()
+            return
+        line, row = without_marks(line)
+        if headers := _headers(line):
+            self.headers, self.label = headers, None
+        elif (cells := self._cells(line.replace("|", " ").split())) is not None:
+            self._add(row | cells if cells else {})
+        else:
+            self._read_pairs(line, row)
+
+    def end_block(self) -> None:
+        block, self.block = self.block, {}
+        if _is_row(block):
+            self.rows.append(block)
+
+    def _add(self, row: Row) -> None:
         if row:
-            found.rows.append(row)
-    return found
+            self.end_block()
+            self.rows.append(row)
+
+    def _unboxed(self, line: str) -> str:
+        """Return `name: value` for a line of a box; its group comes before the name. Empty for the heading of a group."""
+        box = _BOX.fullmatch(line)
+        if box is None:
+            if line.strip("-=# ") == "":
+                self.group = ""
+            return line
+        name, value = box[1].strip(), box[2].strip()
+        if not value and name.endswith("/"):
+            self.group = name
+            return ""
+        return f"{self.group}{name}: {value}"
+
+    def _cells(self, cells: list[str]) -> Row | None:
+        """Return the values under the last header; empty for a row of a part of the data. None if the cells do not fit it."""
+        label = cells.pop(0) if cells and not _VALUE.fullmatch(cells[0]) else None
+        if (
+            len(cells) < 2
+            or not all(map(_VALUE.fullmatch, cells))
+            or (label and (metric_of(label) or counter_of(label)))
+        ):
+            return None
+        widths = (len(cells) + 1, len(cells)) if label else (len(cells),)  # the label may have a name, too
+        names = next((names for width in widths for names in self.headers if len(names) == width), None)
+        if names is None:
+            return None
+        names = names[len(names) - len(cells) :]
+        self.label = self.label or label
+        if label != self.label:  # such as the rows of single classes below that of all
+            return {}
+        row: Row = {}
+        for name, cell in zip(names, cells, strict=True):
+            count, _, total = cell.partition("/")
+            counter = counter_of(name, has_total=True)
+            if counter is not None and count.isdecimal() and (not total or total.isdecimal()):
+                row.setdefault(counter, count)
+            elif is_number(cell.rstrip(":")):
+                row.setdefault(name, cell.rstrip(":"))
+        return row
+
+    def _read_pairs(self, line: str, row: Row) -> None:
+        pairs = list(_PAIR.finditer(line))
+        place = _place(line, pairs, row)
+        mode = self._mode(line, pairs, is_placed=bool(place))
+        if mode in HELD_OUT and place.get("of iterations") not in (None, "", place.get("iter")):
+            self.split = mode  # progress within an evaluation
+            return
+        row |= place
+        for pair in pairs:
+            if not _is_count(pair) and pair["name"] not in ("epoch", "iter"):
+                first, _, rest = pair["name"].partition(" ")
+                row.setdefault(rest if rest and first.lower() == mode else pair["name"], _value(pair))
+        if len(pairs) == 1 and not (line[: pairs[0].start()] + line[pairs[0].end() :]).strip(" \t]|*-:"):
+            self._extend_block(row, mode)
+        elif _is_row(row):
+            self._add({**row, "mode": mode} if mode or self.split else row)
+        else:
+            return
+        self.split = mode
+
+    def _mode(self, line: str, pairs: list[re.Match[str]], is_placed: bool) -> str:
+        """Return the split of a line: one named before its first value, or the last one named if the line has no counter."""
+        values = [pair for pair in pairs if not _is_count(pair)]
+        first = values[0] if values else None
+        before = line if first is None else line[: first.start()]
+        if first is not None and not metric_of(first["name"]):  # `Test net output #0`, but not `test_time`
+            before += " ".join(word for word in first["name"].split() if word.isalpha())
+        if (named := _SPLIT.search(before)) is not None:
+            return named[1].lower()
+        word = first["name"].partition(" ")[0] if first is not None else ""
+        if (
+            len(values) > 1
+            and _SPLIT.fullmatch(word)
+            and all(split_rank(pair["name"]) == NO_SPLIT for pair in values[1:])
+        ):
+            return word.lower()  # `train Loss: 0.5 Acc: 0.8`
+        if line.lstrip().startswith("* ") and self.split not in HELD_OUT:  # the summary of an evaluation
+            return "val"
+        return "" if is_placed else self.split
+
+    def _extend_block(self, row: Row, mode: str) -> None:
+        if mode or self.split:
+            row = {**row, "mode": mode}
+        is_other = self.block.get("mode", mode) != mode
+        if is_other or (row.keys() & self.block.keys()) - {"mode", "of iterations"}:
+            self.end_block()
+        self.block |= row
 
 
-def _of_object(line: str) -> dict[str, Any] | None:
+def _of_object(line: str) -> Row | None:
     """Return the JSON object, or Python dictionary, at the end of a line, with the time stamp before it."""
     before, bracket, after = line.strip().partition("{")
     if not bracket or not after.endswith("}"):
         return None
     try:
         row = json.loads("{" + after)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             row = ast.literal_eval("{" + after)  # accepts literals only; no code runs
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
         return None
-    stamp = _STAMP.search(before)
-    return {"timestamp": _iso(stamp[0]), **row} if stamp else row
+    return {**stamp_of(before), **row}
 
 
-def _iso(stamp: str) -> str:
-    return stamp.replace("/", "-").replace("_", "T").replace(",", ".")
+def _headers(line: str) -> list[list[str]]:
+    """Return the names of a header, separated by two blanks and by one; nothing for another line."""
+    if len(line) > LONGEST_HEADER or any(map(_VALUE.fullmatch, line.split())):
+        return []
+    line = spelled(line.replace("|", "  ")).strip()
+    headers = [[cell.strip(": ") for cell in cells] for cells in (re.split(r"\s{2,}", line), line.split())]
+    headers = [[SPACY.get(name, name) for name in names] if SPACY.keys() <= set(names) else names for names in headers]
+    headers = [
+        names for names in headers if len(names) > 1 and any(metric_of(name) or counter_of(name) for name in names)
+    ]
+    return [] if _PAIR.search(line) else headers
 
 
-def _of_words(line: str, split: str) -> tuple[dict[str, Any], str]:
-    """Return the row of a line, empty if the line is not about training, and its split. A line with neither a position nor a
-    split uses the last split.
-    """
-    row: dict[str, Any] = {}
-
-    def cut(pattern: re.Pattern[str]) -> re.Match[str] | None:
-        nonlocal line
-        match = pattern.search(line)
-        if match is not None:
-            line = f"{line[: match.start()]}  {line[match.end() :]}"
-        return match
-
-    if stamp := cut(_STAMP):
-        row["timestamp"] = _iso(stamp[0])
-    if epoch := cut(_EPOCH):
-        row["epoch"] = epoch[1]
-    share = _SHARE.search(line)
-    if share and share[0].split()[0].lower() not in ("iter", "step", "batch", "it") and not _STEP.match(share[0]):
-        cut(_SHARE)
-        row[share[1].strip()] = float(share[2]) / max(float(share[3]), 1.0)
-    count = cut(_STEP) or cut(_COUNT)
-    if count:
-        row["iter"], row["of iterations"] = count[1], count[2] or ""
-    pairs = list(_PAIR.finditer(line))
-    head = line[: pairs[0].start()] if pairs else line
-    named = _SPLIT.search(f"{epoch[0]} {head}" if epoch else head)
-    mode = named[1].lower() if named else "" if epoch or count else split
-    if count and mode in _HELD_OUT and count[2] not in (None, count[1]):  # only part of the split
-        return {}, mode
-    for pair in pairs:
-        name = pair[1].strip() + (" (ms)" if pair[3] == "ms" else "")
-        row.setdefault(name, pair[2].replace(",", "") + ("%" if pair[3] == "%" else ""))
-    if not (epoch or count or share) and not (pairs and _has_metric(pairs)):
-        return {}, split
-    return ({**row, "mode": mode} if mode or split else row), mode
+def _counter(pair: re.Match[str]) -> str | None:
+    """Return the counter that a pair's name names. A split alone, before a count, is that of an epoch: `Train: 3 [50/100]`."""
+    if without_split(pair["name"]) == "" and not pair["total"] and _BEFORE_COUNT.match(pair.string, pair.end()):
+        return "epoch"
+    return counter_of(pair["name"], bool(pair["total"]))
 
 
-def _has_metric(pairs: list[re.Match[str]]) -> bool:
-    """Return whether a line without an epoch or step has a metric, such as the last line of an evaluation."""
-    return any(
-        re.search(r"loss|acc|top.?[15]|ppl|perplexity|error|map|iou|f1", pair[1], re.IGNORECASE) for pair in pairs
-    )
+def _is_count(pair: re.Match[str]) -> bool:
+    """Return whether a pair is a counter, or a count of a total that is no metric: `Test: [10/196]`."""
+    if pair["clock"] or pair["unit"]:
+        return False
+    counter = _counter(pair)
+    if counter == "iter" or (counter is None and pair["total"]):
+        return pair["number"].isdecimal() and (counter is not None or metric_of(pair["name"]) is None)
+    return counter is not None and is_number(pair["number"]) and not pair["number"].startswith("-")
+
+
+def _place(line: str, pairs: list[re.Match[str]], row: Row) -> Row:
+    """Return the columns of the line's counters: `epoch`, `iter` and `of iterations`. A count in the text precedes that of a bar."""
+    place: Row = {}
+    for pair in filter(_is_count, pairs):
+        if _counter(pair) == "epoch":
+            place.setdefault("epoch", pair["number"].replace(",", ""))
+        elif "iter" not in place:
+            place |= {"iter": pair["number"].replace(",", ""), "of iterations": pair["total"] or ""}
+    if "iter" not in place and "iter" not in row:
+        ends = [0, *(pair.end() for pair in pairs)]
+        rest = "  ".join(line[a:b] for a, b in zip(ends, [*(pair.start() for pair in pairs), len(line)], strict=True))
+        if (count := _COUNT.search(rest)) is not None:
+            place |= {"iter": count[1], "of iterations": count[2]}
+        elif not place and (first := _FIRST_COUNT.match(line)) is not None:
+            place |= {"iter": first[1], "of iterations": ""}
+    return place or {name: row[name] for name in ("iter", "of iterations") if name in row}
+
+
+def _value(pair: re.Match[str]) -> Any:
+    """Return the number as text with its unit, or a share: 90/100."""
+    if pair["clock"]:
+        return pair["clock"]
+    number = pair["number"].replace(",", "")
+    if pair["total"]:
+        return float(number) / max(float(pair["total"]), 1.0)
+    return number + (pair["unit"] or "").strip()
+
+
+def _is_row(row: Row) -> bool:
+    """Return whether a row has a counter or a metric."""
+    return "epoch" in row or "iter" in row or any(metric_of(name) or _is_worth_a_row(words(name)) for name in row)
+
+
+def _is_worth_a_row(text: str) -> bool:
+    return text in STEPS or not _RESULTS.isdisjoint(text.split())

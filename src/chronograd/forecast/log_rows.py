@@ -11,17 +11,17 @@ from typing import Any
 
 from chronograd import door
 from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.forecast.log_formats import renamed, with_episodes
 from chronograd.forecast.log_lines import rows_of_lines
 from chronograd.forecast.log_tables import MISSING, LogRows, left_out, table_of
-from chronograd.forecast.log_times import named, words
+from chronograd.forecast.log_times import number_of
+from chronograd.forecast.log_words import STEPS, named, words
 from chronograd.words import how_many
 
 WHAT = "a training log"
-MAX_ROWS = 5_000_000
-HINT = "give columns such as epoch,loss, or --column NAME"
+MAX_LINES, MAX_VALUES = 500_000, 3_000_000  # about 0.5 GB of rows
+HINT = "give columns such as epoch,loss"
 # Names of columns as words, in search order.
-STEPS = ("epoch", "epochs", "train epoch", "step", "steps", "global step", "trainer global step", "train global step",
-         "iteration", "iter", "training iteration", "num updates", "k", "x")  # fmt: skip
 RUNS = (
     "run",
     "run id",
@@ -37,6 +37,7 @@ RUNS = (
     "name",
 )
 SPLITS = ("mode", "split", "phase", "subset", "stage")
+KERAS = {"loss", "val_loss", "accuracy"}
 KEYS = ("key", "metric", "metric name", "tag", "name")
 # Colours and cursor movements of terminals, and other characters that are not text.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -54,20 +55,31 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
     for a
         missing run.
     """
-    text = _CONTROL.sub("", re.sub(r"\r+\n?", "\n", door.read_text(path, WHAT)))
+    text = _CONTROL.sub("", re.sub(r"\r+\n?|\x08+", "\n", door.read_text(path, WHAT)))
+    door.check_amount(text, path, WHAT, most_lines=MAX_LINES, most_values=MAX_VALUES)
     try:
         found = _of_json(text, path) if text.lstrip().startswith(("{", "[")) else None
     except RecursionError:
         raise FileFormatError(f"{path} is nested too deeply for {WHAT}", HINT) from None
-    found = found or _of_mlflow(text) or table_of(text) or rows_of_lines(text)
-    rows: list[Row] = [_flat(row) for row in found.rows if isinstance(row, dict) and row]
-    if not rows or len(rows) > MAX_ROWS:
+    is_json = found is not None
+    found = found or _of_mlflow(text) or table_of(text, path) or rows_of_lines(text)
+    rows: list[Row] = with_episodes([_flat(renamed(row)) for row in found.rows if isinstance(row, dict) and row])
+    if not rows:
         raise FileFormatError(
-            f"{path} has {len(rows):,} rows but no curve: it is not a table, JSON, or training output",
-            HINT,
+            f"{path} has no curve: {_problem(text, is_json)}",
+            f"{HINT}, JSON lines, or lines such as `epoch 3 loss: 0.5`",
         )
     rows = _of_one_run(_by_split(_by_key(_by_tag(rows, path))), run, path)
     return rows, found.notes
+
+
+def _problem(text: str, is_json: bool) -> str:
+    """Return why a text has no rows."""
+    if is_json:
+        return "its JSON has neither rows nor lists of numbers"
+    count = sum(bool(line.strip()) for line in text.split("\n"))
+    lines = "its line names no metric" if count == 1 else f"none of its {count:,} lines names a metric"
+    return f"{lines} (loss, accuracy, reward, ...) or a counter with a number after it"
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------
@@ -119,6 +131,8 @@ def _of_object(data: dict[str, Any]) -> list[Any]:
         data = {name: list(values.values()) for name, values in data.items()}
     lists = {name: values for name, values in data.items() if isinstance(values, list)}
     length = max(map(len, lists.values()), default=0)
+    if KERAS & set(lists) and not named(lists, STEPS):  # a history has a value for each epoch, and does not count them
+        lists = {"epoch": list(range(1, length + 1)), **lists}
     rows = [{name: values[i] for name, values in lists.items() if i < len(values)} for i in range(length)]
     return rows or [data]
 
@@ -135,7 +149,7 @@ def _of_list(data: Any) -> list[Any]:
 
 def _of_mlflow(text: str) -> LogRows | None:
     """Return one metric of an MLflow run: lines of milliseconds since 1970, value and step."""
-    if not re.match(r"\d{12,} \S+ \d+", text):
+    if not re.match(r"\d{12,20} \S{1,40} \d{1,20}\s", text + "\n"):
         return None
     return LogRows(
         [dict(zip(("timestamp", "value", "step"), line.split(), strict=False)) for line in text.splitlines()]
@@ -186,12 +200,13 @@ def _by_split(rows: list[Row]) -> list[Row]:
     column = next(iter(named(_names(rows), SPLITS)), None)
     if column is None or not all(isinstance(row.get(column) or "", str) for row in rows):
         return rows
+    keys = {name: words(name).replace(" ", "") for name in _names(rows)}  # acc1 and Acc@1 are the same
     splits: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
             if value not in (None, ""):
-                splits.setdefault(name, set()).add(row.get(column) or "")
-    kept = {name for name, of in splits.items() if len(of) == 1 or _is_place(name)} | {column}
+                splits.setdefault(keys[name], set()).add(row.get(column) or "")
+    kept = {name for name, key in keys.items() if len(splits.get(key, "")) < 2 or _is_place(name)} | {column}
     return [
         {name if name in kept or not row.get(column) else f"{row[column]}/{name}": value for name, value in row.items()}
         for row in rows
@@ -200,8 +215,8 @@ def _by_split(rows: list[Row]) -> list[Row]:
 
 def _is_place(name: str) -> bool:
     """Return whether a column holds the position, time or learning rate of a row, not a result."""
-    own = words(name)
-    return own in STEPS or own in RUNS or bool({"time", "timestamp", "lr", "rate", "iterations"} & set(own.split()))
+    text = words(name)
+    return text in STEPS or text in RUNS or bool({"time", "timestamp", "lr", "rate", "iterations"} & set(text.split()))
 
 
 def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
@@ -235,10 +250,7 @@ def _names_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:
     if len(values) < 2:
         return False
     for place in named(names, STEPS):
-        try:
-            steps = [float(row[place]) for row in rows]
-        except (KeyError, TypeError, ValueError):
-            continue
-        if all(a < b for a, b in itertools.pairwise(steps)):
+        steps = [number_of(row.get(place)) for row in rows]
+        if all(a is not None and b is not None and a < b for a, b in itertools.pairwise(steps)):
             return False
     return True

@@ -11,15 +11,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from chronograd.errors import FileFormatError
 
 DELIMITERS = ("\t", ";", "|", ",", " ")  # in order of preference if several fit the same number of lines
 NUMERIC_ROWS = 0.6  # share of rows, or of cells between blanks, with numbers: below it the text is prose
+SAMPLE = 2000  # lines that show the delimiter of a longer table
+MAX_OTHER_LINES = 0.1  # share of lines with another number of cells between blanks
 MISSING = {"", "-", "–", "na", "n/a", "none", "null"}
-_RULE = re.compile(r"[-|+=:\s]+")
-_NUMBER = re.compile(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?\s*%?|[-+]?(nan|inf(inity)?)", re.IGNORECASE)
-_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?\s*%?", re.IGNORECASE)
-_COMMA = re.compile(r"[-+]?\d+,\d+(e[-+]?\d+)?\s*%?", re.IGNORECASE)
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*%?")
+_RULE = re.compile(r"[-|+=:\s]++")
+# Used on cells with `fullmatch`. Possessive repeats: the cell of a stranger may be long.
+_NUMBER = re.compile(r"[-+]?(\d[\d,]*+(\.\d*+)?|\.\d++)(e[-+]?\d++)?\s*+%?|[-+]?(nan|inf(inity)?)", re.IGNORECASE)
+_POINT = re.compile(r"[-+]?\d*+\.\d++(e[-+]?\d++)?\s*+%?", re.IGNORECASE)
+_COMMA = re.compile(r"[-+]?\d++,\d++(e[-+]?\d++)?\s*+%?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})++(\.\d++)?\s*+%?")
 
 Row = dict[str, str]
 Cells = tuple[int, list[str]]  # a line's number and its cells
@@ -42,8 +48,8 @@ def is_number(cell: str) -> bool:
     return _NUMBER.fullmatch(cell) is not None
 
 
-def table_of(text: str) -> LogRows | None:
-    """Return the rows of a table; None if the text is not a table.
+def table_of(text: str, path: Path = Path("the table")) -> LogRows | None:
+    """Return the rows of a table; None if the text is not a table. Raises FileFormatError for a table that cannot be read.
 
     >>> table_of("epoch;loss\\n1;0,5\\n2;0,4").rows
     [{'epoch': '1', 'loss': '0.5'}, {'epoch': '2', 'loss': '0.4'}]
@@ -60,12 +66,35 @@ def table_of(text: str) -> LogRows | None:
         named = [row for _, line in comments for row in (_cells(line, delimiter), line.split()) if len(row) == width]
         header, at = (named[-1], -1) if named and _is_header(named[-1]) else (None, -1)
     if header is None or at is None:
+        _check_shape(cells, delimiter, path)
         return None
+    if delimiter == " " and sum(len(row) != width for _, row in cells) > MAX_OTHER_LINES * len(cells):
+        return None  # text with several small tables
     found = _read(cells[at + 1 :], header, is_whole=text.endswith("\n"))
     if not _is_numeric(found.rows, of_cells=delimiter == " "):
         return None
     _one_decimal_sign(found.rows, delimiter)
     return found
+
+
+def _check_shape(cells: Sequence[Cells], delimiter: str, path: Path) -> None:
+    """Raise FileFormatError for numbers without a header, and for a header that most rows do not fit."""
+    first, rows = (cells[0][1], [row for _, row in cells[1:]]) if cells else ([], [])
+    numeric = [row for row in rows if len(row) > 1 and all(is_number(cell) or cell.lower() in MISSING for cell in row)]
+    if delimiter == " " or len(numeric) < NUMERIC_ROWS * len(rows) or not numeric:
+        return
+    if len(first) == len(numeric[0]) and all(map(is_number, first)):
+        raise FileFormatError(
+            f"the first line of {path} is numbers, so the table has no header",
+            "add a first line such as epoch,time,loss",
+        )
+    widths = Counter(len(row) for row in rows if len(row) != len(first))
+    if widths and len(first) > 1 and _is_header(first):
+        width, count = widths.most_common(1)[0]
+        raise FileFormatError(
+            f"{count:,} of {len(rows):,} rows of {path} have {width} cells, and its header has {len(first)}",
+            "write a header with a name for each cell; put rows of another run in another file",
+        )
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -84,6 +113,7 @@ def _fitting(lines: Sequence[tuple[int, str]], delimiter: str) -> int:
     """Return the number of lines with the most common number of cells above one; a delimiter of blanks must fit half of all
     lines.
     """
+    lines = lines[:: 1 + len(lines) // SAMPLE]
     widths = Counter(len(_cells(line, delimiter)) for _, line in lines if delimiter in line or delimiter == " ")
     count = max((count for width, count in widths.items() if width > 1), default=0)
     return min(count, 1) if delimiter == " " and count < len(lines) / 2 else count

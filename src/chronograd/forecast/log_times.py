@@ -1,26 +1,37 @@
-"""Times of the rows of a log: time stamps, seconds, minutes or hours since the start, or the duration of each row."""
+"""Times of the rows of a log: time stamps, seconds, minutes or hours since the start, or the duration of each row.
+
+A value may end in its unit: `0.25h`, `989ms`, `1h30m`. Otherwise the name of its column has the unit, or it is in seconds.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from chronograd.forecast.curves import Array
+from chronograd.forecast.log_words import STEPS, named, words
 
 MILLISECONDS_FROM = 1e11  # numbers from here on are milliseconds since 1970; as seconds this is the year 5138
 UNITS = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0), "ms": 1e-3,
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0), "ms": 1e-3, "us": 1e-6, "µs": 1e-6,
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0), **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
 }  # fmt: skip
 # Since 1970 or since the start; per epoch or row; per iteration.
+SINCE_1970 = {"timestamp", "wall time", "walltime", "wall clock", "datetime", "date", "created", "created at"}
+COARSE = 60.0  # seconds: a clock in minutes or hours is rounded, so durations come before it
+BAR = "bar time"  # of a progress bar: since its start, and most bars start again in each epoch
+WITHOUT_YEAR = "time of the year"  # seconds, of a stamp without a full date
 CLOCKS = ("timestamp", "wall time", "walltime", "wall clock", "datetime", "date", "time", "runtime", "elapsed", "elapsed time",
           "time elapsed", "", "relative time process", "relative time wall", "total time", "train time", "training time",
-          "created", "created at")  # fmt: skip
+          "created", "created at", "elapsedtime", "time time elapsed", WITHOUT_YEAR)  # fmt: skip
 DURATIONS = ("epoch time", "time per epoch", "epoch duration", "duration", "epoch", "time epoch")
+# The duration of a row if it has the next epoch or step; a row that comes every 10 steps may have that of one step.
+OF_NEXT = ("time cost", "time taken", "took", "")
 PER_ITERATION = (
     "iter time",
     "iteration time",
@@ -28,41 +39,101 @@ PER_ITERATION = (
     "elapsed time per iteration",
     "time per step",
     "time per iter",
+    "step time",
+    "batch time",
+    "batch cost",
+    "dt",
 )
 # Counters to multiply with `PER_ITERATION`; those that never mean an epoch come first.
 COUNTERS = ("iter", "iteration", "global step", "trainer global step", "train global step", "step", "steps")
+_UNIT = "|".join(sorted(UNITS, key=len, reverse=True))
+_WITH_UNIT = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,15}})?)\s?({_UNIT})")
+_WITH_UNITS = re.compile(rf"(?:{_WITH_UNIT.pattern}[ ,]{{0,2}}){{1,4}}")
 Rows = Sequence[Mapping[str, Any]]
-
-
-def words(name: str) -> str:
-    """Return a column's name in lower case with blanks between its words; for W&B charts without the run's name.
-
-    >>> words("Accuracy/val"), words("worldly-sun-3 - val_acc"), words("_step")
-    ('accuracy val', 'val acc', 'step')
-    """
-    return re.sub(r"[^a-z0-9]+", " ", name.rpartition(" - ")[2].lower()).strip()
-
-
-def named(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Return the names whose words are in `wanted`, in that order."""
-    by_words = {words(name): name for name in reversed(names)}
-    return [by_words[one] for one in wanted if one in by_words]
 
 
 def times_of(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | None:
     """Return the seconds at rows `own`, since 1970 or since some start; None if the log has no times."""
-    for name, factor in _of_kind(names, CLOCKS):
-        times = [_seconds(value, factor) for value in carried(rows, name, own)]
-        if times and None not in times:
-            found = np.array(times, dtype=float)
-            if (np.diff(found) >= 0).all() and np.ptp(found) > 0:
-                return found
+    clocks = list(_of_kind(names, CLOCKS))
+    coarse = [(name, factor) for name, factor in clocks if factor * _unit_of_column(rows, name) >= COARSE]
+    if (seconds := _of_clocks(rows, names, own, [clock for clock in clocks if clock not in coarse])) is not None:
+        return seconds
+    if (seconds := _of_bars(rows, names, own)) is not None:
+        return seconds
     in_minutes = [(n, f) for n, f in _of_kind(names, CLOCKS) if any(_is_short(row.get(n)) for row in rows)]
-    for name, factor in [*_of_kind(names, DURATIONS), *in_minutes]:
-        took = [_seconds(row.get(name), factor) for row in rows]
+    if (seconds := _of_durations(rows, own, [*_of_kind(names, DURATIONS), *in_minutes])) is not None:
+        return seconds
+    clock = _of_clocks(rows, names, own, coarse)
+    seconds = None if clock is None else _of_iterations(rows, names, own)
+    if seconds is not None or clock is not None:
+        return clock if seconds is None else seconds
+    seconds = _of_durations(rows, own, _of_next(rows, names))
+    return _of_iterations(rows, names, own) if seconds is None else seconds
+
+
+def _of_durations(rows: Rows, own: Sequence[int], columns: Iterable[tuple[str, float]]) -> Array | None:
+    """Return the sum of the durations of all rows until each row; None if no row has one."""
+    for name, factor in columns:
+        took = [seconds_of(row.get(name), factor) for row in rows]
         if any(took):
-            return np.cumsum([one or 0.0 for one in took])[list(own)]
-    return _of_iterations(rows, names, own)
+            return np.asarray(np.cumsum([duration or 0.0 for duration in took])[list(own)])
+    return None
+
+
+def _of_clocks(
+    rows: Rows, names: Sequence[str], own: Sequence[int], clocks: Sequence[tuple[str, float]]
+) -> Array | None:
+    """Return the times of the first clock that rises and is not a counter: some writers give their step as the time stamp."""
+    counts = [[number_of(row.get(name)) for row in rows] for name in named(names, STEPS)]
+    for name, factor in clocks:
+        times = [seconds_of(value, factor) for value in carried(rows, name, own)]
+        if times and None not in times:
+            seconds = np.array(times, dtype=float)
+            is_count = words(name) in SINCE_1970 and [number_of(row.get(name)) for row in rows] in counts
+            if (np.diff(seconds) >= 0).all() and np.ptp(seconds) > 0 and not is_count:
+                return seconds
+    return None
+
+
+def _unit_of_column(rows: Rows, name: str) -> float:
+    """Return the unit of a column's first value in seconds; 1 without a unit."""
+    value = next((row[name] for row in rows if row.get(name) not in (None, "")), None)
+    return UNITS.get(unit_of_value(value), 1.0)
+
+
+def _of_next(rows: Rows, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield the columns of `OF_NEXT` whose rows count every epoch or step."""
+    for name, factor in _of_kind(names, OF_NEXT):
+        with_time = [row for row in rows if row.get(name) not in (None, "")]
+        counts = ([number_of(row.get(counter)) for row in with_time] for counter in named(names, STEPS))
+        if any(len(of) > 1 and None not in of and (np.diff(np.array(of, dtype=float)) == 1).all() for of in counts):
+            yield name, factor
+
+
+def _of_bars(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | None:
+    """Return the seconds that progress bars show, added up; None without bars.
+
+    The bar with the longest time is used, because bars of evaluations run within the time of another. It starts again if its
+    count falls, or if a full bar follows a full one in another epoch.
+    """
+    if BAR not in names or not len(own):
+        return None
+    every = range(len(rows))
+    epochs = next((carried(rows, name, every) for name in named(names, ("epoch",))), [None] * len(rows))
+    clocks: dict[Any, list[tuple[int, float]]] = {}  # by the total of a bar: rows and the time so far
+    last: dict[Any, tuple[float, float, Any]] = {}
+    for number, (row, epoch) in enumerate(zip(rows, epochs, strict=True)):
+        total, count, time = row.get("of iterations"), number_of(row.get("iter")), seconds_of(row.get(BAR), 1.0)
+        if time is None or count is None:
+            continue
+        before, shown, in_epoch = last.get(total, (count, 0.0, epoch))
+        is_new = count < before or (count == before == number_of(total) and epoch != in_epoch)
+        clock = clocks.setdefault(total, [(-1, 0.0)])
+        clock.append((number, clock[-1][1] + (time if is_new else max(0.0, time - shown))))
+        last[total] = count, time, epoch
+    longest = np.array(max(clocks.values(), key=lambda clock: clock[-1][1], default=[(-1, 0.0)]))
+    times = longest[np.searchsorted(longest[:, 0], own, "right") - 1, 1]
+    return times if np.ptp(times) > 0 else None
 
 
 def carried(rows: Rows, name: str, own: Sequence[int], *, skips_own: bool = False) -> list[Any]:
@@ -105,14 +176,16 @@ def _of_iterations(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Arra
     """Return the time until each row: its iterations times the median duration of one; None if the counter restarts in each
     epoch.
     """
-    has_data_time = any(words(name) == "data time" for name in names)
+    is_of_each = any(words(name) == "data time" for name in names) or any(
+        _is_milliseconds(row.get("time")) for row in rows
+    )
     lengths = [*_of_kind(names, PER_ITERATION), *((n, 1e-3) for n in names if words(n) == "time ms")]
-    lengths += [(name, 1.0) for name in named(names, ("time",)) if has_data_time]
+    lengths += [(name, 1.0) for name in named(names, ("time",)) if is_of_each]
     for name, factor in lengths:
         for counter in named(names, COUNTERS):
             counted = [row for row in rows if row.get(counter) not in (None, "")]
-            took = [one for row in counted if (one := _seconds(row.get(name), factor)) is not None and one > 0]
-            counts = [_seconds(value, 1.0) for value in carried(rows, counter, own)]
+            took = [one for row in counted if (one := seconds_of(row.get(name), factor)) is not None and one > 0]
+            counts = [seconds_of(value, 1.0) for value in carried(rows, counter, own)]
             if not took or None in counts:
                 continue
             found = np.array(counts, dtype=float)
@@ -121,32 +194,68 @@ def _of_iterations(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Arra
     return None
 
 
-def _seconds(value: Any, factor: float) -> float | None:
+def seconds_of(value: Any, factor: float) -> float | None:
     """Return seconds; None for a value that is not a time.
 
-    >>> _seconds("01:12", 1.0), _seconds("2.5", 60.0), _seconds("1:00:00.5", 1.0), _seconds("soon", 1.0)
+    >>> seconds_of("01:12", 1.0), seconds_of("2.5", 60.0), seconds_of("1:00:00.5", 1.0), seconds_of("soon", 1.0)
     (72.0, 150.0, 3600.5, None)
+    >>> seconds_of("0.25h", 1.0), seconds_of("989ms", 1.0), seconds_of("1h30m", 1.0)
+    (900.0, 0.989, 5400.0)
     """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
+    number = number_of(value)
+    if number is None:
         return _of_text(str(value).strip())
     if not np.isfinite(number):
         return None
     return number / 1000 if number > MILLISECONDS_FROM and factor == 1.0 else factor * number
 
 
+def number_of(value: Any) -> float | None:
+    """Return a number, also of a text; None for another value, and for an integer that no float can hold.
+
+    >>> number_of("0.5"), number_of("soon"), number_of(10**400)
+    (0.5, None, None)
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def unit_of_value(value: Any) -> str:
+    """Return the unit at the end of a duration; empty without one.
+
+    >>> unit_of_value("989ms"), unit_of_value("1h30m"), unit_of_value("0.5")
+    ('ms', 'm', '')
+    """
+    if not isinstance(value, str) or not _WITH_UNITS.fullmatch(value.strip()):
+        return ""
+    return str(_WITH_UNIT.findall(value)[-1][1])
+
+
+def seconds_of_year(month: int, day: int, clock: str) -> float | None:
+    """Return the seconds since the start of a year with a 29 February; None for a wrong date."""
+    try:
+        return (datetime.fromisoformat(f"2000-{month:02d}-{day:02d} {clock}") - datetime(2000, 1, 1)).total_seconds()
+    except ValueError:
+        return None
+
+
+def _is_milliseconds(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\d.]{1,30}\s?[mµu]s", value) is not None
+
+
 def _is_short(value: Any) -> bool:
     """Return whether a value is minutes and seconds, such as 01:12. If such times do not rise, each is the duration of its row."""
-    return isinstance(value, str) and re.fullmatch(r"(\d+:)?\d{1,2}:\d\d([.,]\d+)?", value.strip()) is not None
+    return isinstance(value, str) and re.fullmatch(r"(\d{1,9}:)?\d{1,3}:\d\d([.,]\d{1,9})?", value.strip()) is not None
 
 
 def _of_text(text: str) -> float | None:
     if _is_short(text):
         parts = [float(part) for part in text.replace(",", ".").split(":")]
         return sum(part * 60.0**power for power, part in enumerate(reversed(parts)))
-    if match := re.fullmatch(r"([\d.]+) ?(ms|s|min|h)", text):
-        return float(match[1]) * UNITS[match[2]] if match[1].count(".") < 2 else None
+    if _WITH_UNITS.fullmatch(text):
+        return sum(float(number) * UNITS[unit] for number, unit in _WITH_UNIT.findall(text))
     try:
         return datetime.fromisoformat(text.replace("/", "-")).timestamp()
     except ValueError:

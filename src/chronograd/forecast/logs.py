@@ -10,8 +10,10 @@ Each column has its own points; rows without a value add none. After a restart t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ import numpy as np
 from chronograd import door
 from chronograd.errors import FileFormatError, InputError
 from chronograd.forecast.curves import Array
-from chronograd.forecast.log_rows import HINT, STEPS, WHAT, read_rows
-from chronograd.forecast.log_times import carried, named, times_of, words
+from chronograd.forecast.log_rows import HINT, WHAT, read_rows
+from chronograd.forecast.log_times import UNITS, carried, number_of, seconds_of, times_of, unit_of_value
+from chronograd.forecast.log_words import STEPS, named, unit_of, words
+from chronograd.forecast.pace import CLOCK_FROM
 from chronograd.words import how_many
 
 __all__ = ["HINT", "Log", "LogColumn", "read_log", "words"]
@@ -29,6 +33,7 @@ OF_TRAINING = {"train", "training", "loss", "lr"}  # words of columns that a row
 ITERATIONS = ("iter", "iteration", "step", "batch")
 # Restarts are rare: if steps go back more often, the file mixes rows of several runs, ranks or splits.
 MAX_RESTARTS = 0.25
+MAX_REPEATS = 0.5  # every step twice
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,7 @@ class LogColumn:
     Attributes:
         steps: as the log counts them; `counts_from_0` if they are whole epochs and the first trained one is 0.
         times: seconds, since 1970 or since some start; None if the log does not have them.
-        unit: `epoch` or `step`.
+        unit: `epoch`, `step` or `episode`; `row` if no column counts them.
         num_rows: number of rows or records that could have a value.
         rows: the number of each point's row; None if the log has no rows.
         notes: omissions and assumptions, in words.
@@ -97,7 +102,7 @@ def _log_of_rows(rows: Sequence[Mapping[str, Any]], notes: Sequence[str], path: 
         assert own.rows is not None
         return _log_of_rows(rows[: own.rows[point] + 1], notes, path)
 
-    return Log(tuple(names), lambda name, unit: _of_rows(rows, names, name, unit, path), cut, tuple(notes))
+    return Log(tuple(names), cache(lambda name, unit: _of_rows(rows, names, name, unit, path)), cut, tuple(notes))
 
 
 def _of_rows(
@@ -108,17 +113,7 @@ def _of_rows(
     others = [one for one in names if one != name]
     steps, unit, notes = _steps(rows, others, own, unit)
     valid = _valid_points(steps)
-    if len(valid) < len(own):
-        back = int(np.flatnonzero(np.diff(steps) <= 0)[0])
-        if (np.diff(steps) <= 0).sum() > MAX_RESTARTS * len(own):
-            raise FileFormatError(
-                f"{path.name}: steps do not increase from point to point ({unit} {steps[back + 1]:g} follows {steps[back]:g})",
-                "sort them and remove duplicates; several runs or splits in one file need a column with their names",
-            )
-        notes.append(
-            f"{unit}s go back from {steps[back]:,g} to {steps[back + 1]:,g}, as after a restart: the later values are used, and "
-            f"{len(own) - len(valid):,} earlier points are left out"
-        )
+    notes += _repeats(steps, unit, len(own) - len(valid), path)
     times = times_of(rows, others, own)
     from_0 = unit == "epoch" and len(steps) > 0 and min(steps) == 0 and bool((steps == np.round(steps)).all())
     from_0 = from_0 and not _starts_before_training(rows, others, [own[point] for point in valid], steps[valid])
@@ -128,6 +123,25 @@ def _of_rows(
         len(valid) if is_text else len(rows) - len(own) + len(valid), from_0, tuple(notes),
         tuple(own[point] for point in valid),
     )  # fmt: skip
+
+
+def _repeats(steps: Array, unit: str, num_left_out: int, path: Path) -> list[str]:
+    """Return a note on steps that repeat or go back. Raises FileFormatError if too many do."""
+    apart = np.diff(steps)
+    if (apart > 0).all():
+        return []
+    at = int(np.flatnonzero(apart < 0)[0] if (apart < 0).any() else np.flatnonzero(apart == 0)[0])
+    if (apart < 0).sum() > MAX_RESTARTS * len(steps) or (apart <= 0).sum() > MAX_REPEATS * len(steps):
+        raise FileFormatError(
+            f"{path.name}: steps do not increase from point to point ({unit} {steps[at + 1]:g} follows {steps[at]:g})",
+            "sort them and remove duplicates; several runs or splits in one file need a column with their names",
+        )
+    left_out = f"{num_left_out:,} earlier {'point is' if num_left_out == 1 else 'points are'} left out"
+    if (apart < 0).any():
+        return [
+            f"{unit}s go back from {steps[at]:,g} to {steps[at + 1]:,g}, as after a restart: the later values are used, and {left_out}"
+        ]
+    return [f"{unit} {steps[at]:,g} has several values: the last one is used, and {left_out}"]
 
 
 def _starts_before_training(
@@ -160,74 +174,76 @@ def _steps(
     The search order is a counter in the rows themselves, epochs with the iterations in them, and a counter that goes back
     at a few restarts. Then follow a counter in earlier rows and the row numbers. A counter of the given `unit` comes first.
     """
-    counters = {name: found for name in named(names, STEPS) if (found := _counts(carried(rows, name, own))) is not None}
+    counters = {name: steps for name in named(names, STEPS) if (steps := _counts(carried(rows, name, own))) is not None}
     theirs = [name for name in counters if all(rows[number].get(name) not in (None, "") for number in own)]
     if unit is not None:
-        counters = {name: steps for name, steps in counters.items() if _unit(name) == unit}
+        counters = {name: steps for name, steps in counters.items() if unit_of(name) == unit}
         if unit == "epoch" and (ahead := _ahead(rows, names, own)) is not None:
             return ahead, unit, []
         theirs = [name for name in counters if name in theirs] or list(counters)
     for name in theirs:
         if (np.diff(counters[name]) > 0).all():
-            epochs = next((steps for other, steps in counters.items() if _unit(other) == "epoch"), None)
+            epochs = next((steps for other, steps in counters.items() if unit_of(other) == "epoch"), None)
             is_epoch = epochs is not None and len(own) > 1 and np.array_equal(epochs, counters[name])
-            return counters[name], "epoch" if is_epoch else _unit(name), []
-    within = _within_epochs(rows, names, own) if unit != "step" else None
+            return counters[name], "epoch" if is_epoch else unit_of(name), []
+    within = _within_epochs(rows, names, own) if unit in (None, "epoch") else None
     if within is not None and (np.diff(within) > 0).all():
         return within, "epoch", []
-    restarted = [(int((np.diff(steps) <= 0).sum()), name) for name, steps in counters.items() if np.ptp(steps) > 0]
-    if within is not None:
-        restarted.append((int((np.diff(within) <= 0).sum()), ""))
-    fewest, name = min(restarted, default=(len(own), ""))
-    if restarted and fewest <= MAX_RESTARTS * len(own):
-        return (counters[name], _unit(name), []) if name else (np.asarray(within), "epoch", [])
+    candidates = [(steps, unit_of(name)) for name, steps in counters.items() if np.ptp(steps) > 0]
+    candidates += [] if within is None else [(within, "epoch")]
+    best = min(candidates, key=lambda candidate: (np.diff(candidate[0]) <= 0).sum(), default=None)
+    if best is not None and (np.diff(best[0]) <= 0).sum() <= MAX_RESTARTS * len(own):
+        return *best, []
     for name in named(names, STEPS):
         before = _counts(carried(rows, name, own, skips_own=True))
         if name in theirs and before is not None and (np.diff(before) > 0).all() and not np.ptp(counters[name]):
             note = f"every point has {name} {counters[name][0]:g}, so each gets the {name} of the row before it"
-            return before, _unit(name), [note]
-    if restarted:
-        return (counters[name], _unit(name), []) if (name := min(restarted)[1]) else (np.asarray(within), "epoch", [])
-    notes = (
-        [f"every point has {name} {counters[name][0]:g}: points are numbered in their order" for name in theirs[:1]]
-        if len(own) > 1
-        else []
-    )
-    return np.array([number + 1.0 for number in (range(len(own)) if notes else own)]), unit or "epoch", notes
+            return before, unit_of(name), [note]
+    return (*best, []) if best is not None else _numbered(own, names, counters, theirs)
 
 
-def _unit(name: str) -> str:
-    return "epoch" if "epoch" in words(name) else "step"
+def _numbered(
+    own: list[int], names: Sequence[str], counters: Mapping[str, Array], theirs: Sequence[str]
+) -> tuple[Array, str, list[str]]:
+    """Return the numbers of the points' rows, or those of the points if a counter never changes."""
+    if len(own) > 1 and theirs:
+        note = f"every point has {theirs[0]} {counters[theirs[0]][0]:g}: points are numbered in their order"
+        return np.arange(1.0, len(own) + 1), "row", [note]
+    column = next(iter(named(names, STEPS)), None)
+    problem = "no column counts epochs or steps" if column is None else f"not every {column} is a number"
+    return np.array(own) + 1.0, "row", [f"{problem}, so the rows are numbered"]
 
 
 def _counts(values: Sequence[Any]) -> Array | None:
-    try:
-        found = np.array([float(value) for value in values])
-    except (TypeError, ValueError):
-        return None
-    return found if np.isfinite(found).all() else None
+    numbers = [number_of(value) for value in values]
+    return np.array(numbers, dtype=float) if all(n is not None and math.isfinite(n) for n in numbers) else None
 
 
 def _within_epochs(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
     """Return epochs with the fraction of their iterations, if iterations restart in each epoch: 1.5 in the middle of the
-    second.
+    second. None if the log counts fractions of epochs or all iterations.
     """
     epoch, inner = named(names, ("epoch", "epochs")), named(names, ITERATIONS)
     if not epoch or not inner:
         return None
     epochs, counts = _counts(carried(rows, epoch[0], own)), _counts([rows[number].get(inner[0]) for number in own])
-    if epochs is None or counts is None:
+    if epochs is None or counts is None or (epochs != np.round(epochs)).any():
+        return None
+    is_next = np.diff(epochs) > 0
+    if is_next.any() and (np.diff(counts)[is_next] > 0).all():
         return None
     totals = _counts([rows[number].get("of iterations") or 0 for number in own])
-    least = min(float(row[epoch[0]]) for row in rows if row.get(epoch[0]) not in (None, ""))
-    total = totals if totals is not None and totals.all() else np.full(len(own), max(counts.max(), 1.0))
-    return np.asarray(epochs - (least > 0) + counts / total)
+    least = min(number for row in rows if (number := number_of(row.get(epoch[0]))) is not None)
+    if totals is None or not totals.all():  # a count from 0 ends before the total
+        gaps = np.diff(np.unique(counts))
+        totals = np.full(len(own), max(counts.max() + (gaps.min() if len(gaps) and counts.min() == 0 else 0), 1.0))
+    return np.asarray(epochs - (least > 0) + counts / totals)
 
 
 def _ahead(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
     """Return the epochs of rows that come before the row with their epoch and do not name it, such as Lightning's rates."""
     for name in named(names, STEPS):
-        if _unit(name) == "epoch" and all(rows[number].get(name) in (None, "") for number in own):
+        if unit_of(name) == "epoch" and all(rows[number].get(name) in (None, "") for number in own):
             turned = [len(rows) - 1 - number for number in reversed(own)]
             found = _counts(carried(list(reversed(rows)), name, turned)[::-1])
             if found is not None and (np.diff(found) > 0).all():
@@ -249,15 +265,22 @@ def _valid_points(steps: Array) -> list[int]:
     return valid
 
 
-def _numbers(given: Iterable[Any], name: str, path: Path) -> Array:
-    found = []
-    for value in given:
-        try:
-            is_share = isinstance(value, str) and value.rstrip().endswith("%")
-            found.append(float(value.rstrip().rstrip("%")) / 100 if is_share else float(value))
-        except (TypeError, ValueError):
-            raise FileFormatError(f"{path} has a {name} that is not a number: {str(value)[:40]!r}", HINT) from None
-    return np.array(found)
+def _numbers(cells: Iterable[Any], name: str, path: Path) -> Array:
+    """Return the values of cells: per cent as shares, and durations in seconds unless all have the same unit."""
+    cells = list(cells)
+    units = {unit_of_value(cell) for cell in cells}
+    factor = UNITS[next(iter(units))] if len(units) == 1 and units != {""} else 1.0
+    numbers = []
+    for cell in cells:
+        if isinstance(cell, str) and cell.rstrip().endswith("%"):
+            number = number_of(cell.rstrip().rstrip("%"))
+            number = None if number is None else number / 100
+        else:
+            number = seconds_of(cell, 1.0) if unit_of_value(cell) else number_of(cell)
+        if number is None:
+            raise FileFormatError(f"{path} has a {name} that is not a number: {str(cell)[:40]!r}", HINT)
+        numbers.append(number / factor)
+    return np.array(numbers)
 
 
 # -- folders ------------------------------------------------------------------------------------------------
@@ -269,7 +292,9 @@ def _of_points(points: Points, notes: Sequence[str] = ()) -> Log:
     def read(name: str, _: str | None) -> LogColumn:
         by_step = dict(sorted(points[name].items()))
         values, times = np.array(list(by_step.values()), dtype=float).reshape(-1, 2).T
-        has_times = len(times) > 0 and np.isfinite(times).all() and times.max() > 0
+        has_times = (
+            len(times) > 0 and np.isfinite(times).all() and times.min() > CLOCK_FROM
+        )  # both writers use the clock
         return LogColumn(name, np.array(list(by_step)), values, times if has_times else None, "step", len(by_step))
 
     def cut(own: LogColumn, point: int) -> Log:
