@@ -147,7 +147,7 @@ def ask(
     trust.name(str(what))
     names.check_not_large(what)
     stated = {SHORT[key] for key in given} | {text.partition("=")[0].strip() for text in overrides}
-    if is_job_file(what):
+    if jobs.is_job_file(what):
         job = jobs.load(what, [*as_overrides(given), *overrides])
         check_ordinary(job)
         return Asked(job, frozenset(stated | _fields_of(Path(what))))
@@ -198,16 +198,8 @@ def _fields_of(path: Path) -> set[str]:
 def is_batch_stated(job: Job, what: str | Path, overrides: Sequence[str]) -> bool:
     """Return whether a job file or an override states the batch; else it is a recipe's."""
     return any(text.startswith("training.batch=") for text in overrides) or (
-        is_job_file(what) and "batch" in job.training.model_fields_set
+        jobs.is_job_file(what) and "batch" in job.training.model_fields_set
     )
-
-
-def is_job_file(what: str | Path) -> bool:
-    """Return whether this is a job file rather than the name of a network."""
-    text = str(what)
-    if text.endswith((".yaml", ".yml")):
-        return True
-    return ":" not in text and not _is_trace(text) and ("/" in text or Path(text).is_file())
 
 
 def _is_trace(text: str) -> bool:

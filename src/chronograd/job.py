@@ -138,6 +138,13 @@ class Network(_Section):
     def _readable(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         return _checked(inputs.check, given)
 
+    @field_validator("weights")
+    @classmethod
+    def _weights_named(cls, given: str | None) -> str | None:
+        if given is not None and given.lower() in ("", "none", "random", "scratch"):
+            raise ValueError(f"{given!r} names no weights: write null to train from random values")
+        return given
+
     @model_validator(mode="after")
     def _head_of_weights(self) -> Self:
         if self.head is not None and self.weights is None:
@@ -794,6 +801,21 @@ def from_dict(data: Any, where: str = "job") -> Job:
         raise JobError(f"{where} is not valid\n  " + "\n  ".join(wrong), _EXAMPLE) from None
 
 
+def is_job_file(what: str | os.PathLike[str]) -> bool:
+    """Return whether this is a job file rather than the name of a network, a reference of code, JSON, or a table.
+
+    A path counts as one even if it is a folder or does not exist: then the error of `plain` explains it.
+
+    >>> is_job_file("jobs/digits"), is_job_file("resnet50"), is_job_file("net.py:Net"), is_job_file("traces/net.json")
+    (True, False, False, False)
+    """
+    text = os.fspath(what)
+    if text.endswith((".yaml", ".yml")):
+        return True
+    is_other = ":" in text or text.endswith((".json", ".json.gz", ".csv"))
+    return not is_other and ("/" in text or os.path.isfile(text))
+
+
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     """Read a job file that the user names, with overrides such as `training.batch=128`; its network's code may run.
 
@@ -825,9 +847,12 @@ def plain(path: str | Path) -> dict[str, Any]:
     try:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())
     except FileNotFoundError:
-        is_owned = path.suffix not in (".yaml", ".yml") and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
-        hint = f"write hf:{path} for a model in the local cache of Hugging Face; " if is_owned else ""
-        raise JobError(f"no job file at {path}", hint + _EXAMPLE) from None
+        if path.suffix not in (".yaml", ".yml") and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+            raise JobError(
+                f"{path} is no known model, and no job file is there",
+                f"write hf:{path} for a model in the local cache of Hugging Face; `chronograd count --list` lists the known ones",
+            ) from None
+        raise JobError(f"no job file at {path}", _EXAMPLE) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(f"cannot read {path}: {reason}", _EXAMPLE) from None

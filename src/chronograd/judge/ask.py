@@ -88,7 +88,7 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
     Raises: InputError if one of them is missing or given twice; as `judge` for the rest.
     """
     overrides, figures, others = split(words)
-    sources = [word for word in others if _has_figures(word)]
+    sources = [word for word in others if has_figures(word)]
     names = [word for word in others if word not in sources]
     if len(figures) + len(sources) != 1 or len(names) > 1:
         what = f"{_many(len(names), 'network')} and {_many(len(figures) + len(sources), 'figure')}"
@@ -107,7 +107,7 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
         )
     is_given = batch is not None or bool(record) or _has_batch(names, overrides)
     claim = of_record(record) if record is not None else parse(figures[0])
-    is_stated = record is not None or names[0].endswith((".yaml", ".yml"))
+    is_stated = record is not None or jobs.is_job_file(names[0])
     fields = {text.partition("=")[0] for text in stated}
     named = job.cluster.device if record is None and len(catalog.variants(job.cluster.device)) > 1 else ""
     return answer_of(
@@ -138,7 +138,7 @@ def _many(count: int, what: str) -> str:
     return f"{count or 'no'} {what}{'s' * (count > 1)}"
 
 
-def _has_figures(word: str) -> bool:
+def has_figures(word: str) -> bool:
     """Return whether a word names a run, a record or a table, rather than a network or job."""
     path = Path(word)
     if path.suffix == ".csv":
@@ -159,12 +159,12 @@ def _is_record(path: Path) -> bool:
 
 def _has_batch(names: Sequence[str], overrides: Sequence[str]) -> bool:
     """Return whether the job states its batch; a job made from a network's name does not."""
-    return any(text.startswith("training.batch=") for text in overrides) or names[0].endswith((".yaml", ".yml"))
+    return any(text.startswith("training.batch=") for text in overrides) or jobs.is_job_file(names[0])
 
 
 def _job(names: Sequence[str], record: Record | None, shape: Sequence[int] | None, stated: Sequence[str]) -> Job:
     """Return the setting of a job file, a network's name or a record, with the stated values in it."""
-    if names and names[0].endswith((".yaml", ".yml")):
+    if names and jobs.is_job_file(names[0]):
         job = jobs.load(names[0], stated)
         check_ordinary(job)
         return with_ranks(job)

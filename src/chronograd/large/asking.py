@@ -63,7 +63,10 @@ SELECTIVE = (
     "selective recomputation as in Megatron, of the products inside attention (that of torchtitan stores every second matrix product, "
     "and needs less memory)"
 )
-_INSTEAD = {"training.activation_checkpointing": "large.recompute=full"}
+_INSTEAD = {
+    "training.activation_checkpointing": "write large.recompute=full instead",
+    "mode": "`chronograd count` gives its parameters, the FLOPs of a forward pass and the cache of keys and values",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def ask_large(
     """
     fields = [word if _is_field(word) else f"network.options.{word}" for word in words]
     changes = [*_of_options(short or {}, fields), *fields, *([] if place is None else fields_of_place(place, fields))]
-    is_job = isinstance(what, Job) or _is_job_file(what)
+    is_job = isinstance(what, Job) or is_job_file(what)
     where = "the job" if isinstance(what, Job) else f"{'' if is_job else 'the job of '}{os.fspath(what)}"
     job = jobs.from_dict(_filled(jobs.override(_stated(what), changes)), where)
     model = _model(job)
@@ -142,8 +145,9 @@ def with_changes(setting: LargeSetting, changes: Sequence[str]) -> LargeSetting:
     return other
 
 
-def _is_job_file(what: str | os.PathLike[str]) -> bool:
-    return os.fspath(what).endswith((".yaml", ".yml"))
+def is_job_file(what: str | os.PathLike[str]) -> bool:
+    """Return whether this is a job file rather than the reference of a large model, which may be a path as well."""
+    return jobs.is_job_file(what) and find.find(what) is None
 
 
 def _is_field(word: str) -> bool:
@@ -156,7 +160,7 @@ def _stated(what: str | os.PathLike[str] | Job) -> dict[str, Any]:
     """Return the fields that a job states, or a job of a named model with nothing else."""
     if isinstance(what, Job):
         return jobs.resolved(what)
-    return jobs.plain(Path(what)) if _is_job_file(what) else {"network": {"name": find.packaged_name(os.fspath(what))}}
+    return jobs.plain(Path(what)) if is_job_file(what) else {"network": {"name": find.packaged_name(os.fspath(what))}}
 
 
 def _of_options(short: Mapping[str, Any], fields: Sequence[str]) -> list[str]:
@@ -246,8 +250,10 @@ def _check(setting: LargeSetting, stated: set[str]) -> None:
     for field, only in _ONLY.items():
         value = attrgetter(field)(job)
         if value != only:
-            hint = f"write {_INSTEAD[field]} instead" if field in _INSTEAD else f"leave {field} out"
-            raise JobError(f"{field} is {value}, which is not predicted for a large model", hint)
+            raise JobError(
+                f"{field} is {value}, which is not predicted for a large model",
+                _INSTEAD.get(field, f"leave {field} out"),
+            )
     if job.backend not in ("single", "ddp"):
         raise JobError(f"backend is {job.backend}, which is not predicted for a large model", "write backend=ddp")
     check(setting)

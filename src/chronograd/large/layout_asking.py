@@ -14,7 +14,7 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.large.asking import ask_large
+from chronograd.large.asking import ask_large, is_job_file
 from chronograd.large.setting import LargeSetting
 from chronograd.words import dotted, how_many
 
@@ -81,7 +81,7 @@ class AskedLayouts:
         }
         usual = {"zero": 0, "recompute": "none"}
         found = _spelled({name: value for name, value in options.items() if value != usual.get(name, 1)})
-        is_file = self.words[0].endswith((".yaml", ".yml"))
+        is_file = is_job_file(self.words[0])
         sizes = [f"training.accumulation={layout.micro_batches}"]
         found += sizes if is_file else _spelled({"micro-batch": layout.micro_batch})
         found += ["cluster.layout.sequence=false"] if not degrees.sequence else []
@@ -154,8 +154,7 @@ def _stated(what: str | os.PathLike[str] | Job, words: Sequence[str]) -> set[str
     found = set(map(_field, words))
     if isinstance(what, Job):
         return found | {name for name, _ in dotted(jobs.stated(what))}
-    is_file = os.fspath(what).endswith((".yaml", ".yml"))
-    return found | ({name for name, _ in dotted(jobs.plain(Path(what)))} if is_file else set())
+    return found | ({name for name, _ in dotted(jobs.plain(Path(what)))} if is_job_file(what) else set())
 
 
 def _fixed(setting: LargeSetting, stated: set[str], short: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:

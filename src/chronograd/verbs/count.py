@@ -51,9 +51,11 @@ class Count(Request):
     batch: Annotated[int | None, click.IntRange(1)] = None
     """Samples in one step; default: the job's batch, else 1."""
     inputs: Annotated[Any, Spelling(metavar="FILE.py:NAME")] = None
-    """A function or object with the network's arguments."""
+    """An object with the network's arguments, or a function without arguments that returns it."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
-    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64. Of a large model: tokens of a sequence."""
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64, or step::int64 for one number. Of a large
+    model: tokens of a sequence.
+    """
     classes: Annotated[int | None, click.IntRange(1), Spelling(aliases=("num_classes",))] = None
     """Size of the head."""
     mode: Literal["training", "inference"] = "training"
@@ -134,7 +136,7 @@ class Count(Request):
 
     def _counted(self) -> tuple[Trace, int, str | None]:
         """Return the trace, the batch of a rank, and the optimizer. If there is a job, the last two are the job's."""
-        from chronograd.job import Job
+        from chronograd.job import Job, is_job_file
         from chronograd.trace import Trace
 
         settings: dict[str, Any] = {
@@ -146,7 +148,7 @@ class Count(Request):
         if isinstance(self.network, Trace):
             return self.network, 1, None
         name = os.fspath(self.network) if isinstance(self.network, str | os.PathLike) else ""
-        if isinstance(self.network, Job) or name.endswith((".yaml", ".yml")):
+        if isinstance(self.network, Job) or is_job_file(name):
             given = {"input": self.input, "inputs": self.inputs, "loss": self.loss}
             job = JobRequest(job=self.network, overrides=self.overrides, **given).asked().job
             from chronograd.data.trace_job import trace_job
@@ -157,10 +159,6 @@ class Count(Request):
         if not name:
             return trace_module(self.network, self.input, self.inputs, **settings), 1, None
         given = fields_of_inputs(self.input, self.inputs)
-        if name.endswith(".py") and Path(name).is_file():
-            from chronograd import job as jobs
-
-            jobs.read(name)  # raises an error that explains how to name a network of the file
         from chronograd.count.cached import cached_trace
         from chronograd.files import parsed_options
 

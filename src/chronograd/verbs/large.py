@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.kinds import ABOVE_0, PATH, TOKENS
+from chronograd.verbs.kinds import ABOVE_0, LENGTH, PATH, TOKENS
 from chronograd.verbs.request import Request, Spelling
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ AT_LEAST_1 = click.IntRange(1)
 class LargeRequest(Request):
     """A question that may be about a large model."""
 
-    sequence: Annotated[int | None, AT_LEAST_1, Spelling(metavar="TOKENS")] = None
-    """Large model: tokens of a sequence; by default the length in its config.json."""
+    sequence: Annotated[int | None, LENGTH, Spelling(metavar="TOKENS")] = None
+    """Language model: tokens of a sequence, such as 4096 or 4k; by default the length in its config.json, if it fits."""
     micro_batch: Annotated[int | None, AT_LEAST_1, Spelling(metavar="N")] = None
     """Large model: sequences that a rank computes together; default: 1, or with --batch the most that fit."""
     fsdp: bool = False
-    """Large model: shard parameters, gradients and optimizer state over the data-parallel ranks (ZeRO stage 3)."""
+    """Shard parameters, gradients and optimizer state over the data-parallel ranks (ZeRO stage 3)."""
     zero: Annotated[int | None, click.IntRange(0, 3), Spelling(metavar="STAGE")] = None
-    """Large model: ZeRO stage: 1 shards the optimizer state, 2 also gradients, 3 also parameters."""
+    """ZeRO stage: 1 shards the optimizer state, 2 also gradients, 3 also parameters."""
     tensor: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANKS")] = None
     """Large model: ranks that share each matrix (tensor parallelism)."""
     pipeline: Annotated[int | None, AT_LEAST_1, Spelling(metavar="STAGES")] = None
@@ -45,7 +45,7 @@ class LargeRequest(Request):
     expert: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANKS")] = None
     """Large model: ranks that share the experts of a layer (expert parallelism)."""
     recompute: Literal["none", "selective", "full"] | None = None
-    """Large model: activations that backward computes again."""
+    """Activations that backward computes again; selective, for a large model: those inside attention, as in Megatron."""
     lora: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANK")] = None
     """Large model: train LoRA matrices of this rank instead of the model."""
     qlora: Annotated[int | None, AT_LEAST_1, Spelling(metavar="RANK")] = None
@@ -56,10 +56,24 @@ class LargeRequest(Request):
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(LargeRequest)}
         return {name: value for name, value in named.items() if value is not None and value is not False}
 
-    def check_ordinary(self, name: str) -> None:
-        """Raise InputError if an option of large models is given for an ordinary network."""
-        for option in self.of_large():
-            raise only_large(option, name)
+    def as_ordinary(self, what: Any) -> tuple[Self, list[str]]:
+        """Return the question without the options of this class, and the fields of an ordinary network's job that they set.
+
+        Raises: InputError for an option that only a large model has, NotFoundError for an unknown network.
+        """
+        fields = []
+        usual = {option.name: option.default for option in dataclasses.fields(LargeRequest)}
+        for option, value in self.of_large().items():
+            if option not in ORDINARY or (option, value) == ("recompute", "selective"):
+                raise only_large(option, what)
+            fields += ORDINARY[option](value)
+        changes: dict[str, Any] = dict(usual)
+        if self.sequence is not None:
+            if getattr(self, "input", None):
+                raise InputError("--input and --sequence both state the length", "give one of them")
+            _check_text(what)
+            changes["input"] = (self.sequence,)
+        return replace(self, **changes), fields
 
     def asked_large(
         self, what: Any, words: Sequence[str], places: Sequence[str | None], own: tuple[str, ...]
@@ -93,6 +107,8 @@ class LargeRequest(Request):
         """Raise InputError for an option that does not apply to a large model. `own` are those of the verb that do."""
         name = os.fspath(what) if isinstance(what, str | os.PathLike) else "this job"
         applies = {*(field.name for field in dataclasses.fields(LargeRequest)), *own, "precision", "batch", "input"}
+        if getattr(self, "mode", None) == "inference":
+            raise declined("predict server", name)
         for option in dataclasses.fields(self):
             if option.name not in applies and getattr(self, option.name) not in (option.default, None):
                 raise InputError(
@@ -108,7 +124,7 @@ class LargeTraining(LargeRequest):
     tokens: Annotated[float | None, TOKENS, Spelling(metavar="N")] = None
     """Large model: tokens of the whole training, such as 1e12 or 300B, for its time and cost."""
     epochs: Annotated[float | None, ABOVE_0, Spelling(metavar="N")] = None
-    """Large model: epochs of the training, instead of --tokens; needs --tokens-per-epoch."""
+    """Epochs of the training. For a large model instead of --tokens, with --tokens-per-epoch."""
     tokens_per_epoch: Annotated[float | None, TOKENS, Spelling(metavar="N")] = None
     """Large model: tokens of the data set."""
     target_loss: Annotated[float | None, ABOVE_0, Spelling(metavar="LOSS")] = None
@@ -142,11 +158,17 @@ class LargeTraining(LargeRequest):
 
         return tokens_of_curve(Path(self.curve), self.target_loss, setting.step_tokens, self.tokens_per_epoch)
 
-    def check_ordinary(self, name: str) -> None:
-        super().check_ordinary(name)
-        for option in ("tokens", "epochs", "tokens_per_epoch", "target_loss"):
+    def as_ordinary(self, what: Any) -> tuple[Self, list[str]]:
+        for option in ("tokens", "tokens_per_epoch", "target_loss"):
             if getattr(self, option) is not None:
-                raise only_large(option, name, "state training.epochs=N for an ordinary network")
+                raise only_large(option, what, "state --epochs N for a network of code")
+        question, fields = super().as_ordinary(what)
+        if self.epochs is not None and self.epochs % 1:
+            raise InputError(
+                f"--epochs {self.epochs:g}: a network of code trains whole epochs", "write --epochs 1 or more"
+            )
+        fields += [] if self.epochs is None else [f"training.epochs={self.epochs:.0f}"]
+        return replace(question, epochs=None), fields
 
 
 # Names of the options that state the length of a training.
@@ -158,13 +180,86 @@ def spelled(option: str) -> str:
     return "--inference" if option == "mode" else f"--{option.replace('_', '-')}"
 
 
-def only_large(option: str, name: str, hint: str = "") -> InputError:
-    """Return the error for an option of large models that is given for another network."""
+# Fields of the job of an ordinary network that an option sets.
+ORDINARY: dict[str, Callable[[Any], list[str]]] = {
+    "fsdp": lambda _: ["backend=fsdp"],
+    "zero": lambda stage: [f"training.zero_stage={stage}"],
+    "recompute": lambda name: [f"training.activation_checkpointing={'blocks' if name == 'full' else 'none'}"],
+    "sequence": lambda _: [],  # the shape of its samples
+}
+_INFERENCE = (
+    "inference of {name} is not predicted yet, neither its latency nor its throughput",
+    "`chronograd count {name}` gives its parameters, the FLOPs of a forward pass and the cache of keys and values",
+)
+# The reason why a verb does not answer for a large model, and the nearest question that has an answer.
+_DECLINED = {
+    "plan inference": _INFERENCE,
+    "predict server": _INFERENCE,
+    "plan batch": (
+        "`plan batch` searches the batch of a network of code, and {name} is described by a config.json",
+        "`chronograd plan {name} --on 8xh100 --layouts` finds the largest micro-batch with its layout; `chronograd predict {name} --on h100 "
+        "--micro-batch 4` states whether 4 sequences fit",
+    ),
+    "predict scaling": (
+        "`predict scaling` reads a network of code, and {name} is described by a config.json",
+        "give each number of devices to `predict`: chronograd predict {name} --on 8xh100 --on 16xh100",
+    ),
+}
+
+
+def declined(verb: str, name: str) -> InputError:
+    """Return the error of a verb that does not answer for large models."""
+    return InputError(*(text.format(name=name) for text in _DECLINED[verb]))
+
+
+def check_answers(verb: str, what: Any, overrides: Sequence[str] = ()) -> None:
+    """Raise InputError for a large model if a verb declines it with its own reason."""
+    if verb in _DECLINED and is_large(what, overrides):
+        raise declined(verb, os.fspath(what) if isinstance(what, str | os.PathLike) else what.network.name)
+
+
+def only_large(option: str, what: Any, hint: str = "") -> InputError:
+    """Return the error for an option of large models that is given for another network. Raises NotFoundError for an unknown one."""
+    name = _known(what)
+    hints = {
+        "micro_batch": "write training.accumulation=N for the number of micro-batches",
+        "recompute": "write --recompute full",
+        "lora": "write training.trainable=head to train a part of the network",
+    }
     return InputError(
-        f"{spelled(option)} applies to large models only, and {name} is not one of them",
+        f"{spelled(option)}{' selective' * (option == 'recompute')} is predicted from a config.json only, and {name} is a network of code",
         hint
-        or "leave it out, or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
+        or hints.get(option, "leave it out")
+        + ", or name a large model: `chronograd count --list` lists them, and hf:OWNER/NAME reads its config.json",
     )
+
+
+def _known(what: Any) -> str:
+    """Return the name of a network in words. Raises NotFoundError for an unknown one, and JobError for a missing job file."""
+    from chronograd import job
+    from chronograd.models import names
+
+    if not isinstance(what, str | os.PathLike):
+        return "this network"
+    name = os.fspath(what)
+    if job.is_job_file(name):
+        job.plain(name)
+        return f"the network of {name}"
+    if not os.path.exists(name):
+        names.check(name)
+    return name
+
+
+def _check_text(what: Any) -> None:
+    """Raise InputError if the samples of a known network are not text."""
+    from chronograd.models import names
+
+    known = names.known(os.fspath(what)) if isinstance(what, str | os.PathLike) else None
+    if known is not None and len(known.shape) != 1:
+        raise InputError(
+            f"--sequence is a number of tokens, and {known.name} takes samples of shape {known.shape}",
+            f"write --input {','.join(map(str, known.shape))} for images of another size",
+        )
 
 
 def only_batch(batch: Sequence[int]) -> int:
@@ -191,7 +286,7 @@ def is_large(what: Any, overrides: Sequence[str] = ()) -> bool:
     if not isinstance(what, str | os.PathLike):
         return False
     name: Any = os.fspath(what)
-    if name.endswith((".yaml", ".yml")):
+    if large_model(name) is None and jobs.is_job_file(name) and not os.path.isdir(name):
         own = [word for word in overrides if word.startswith("network.name=")]
         network = jobs.override(jobs.plain(name), own).get("network")
         name = network.get("name") if isinstance(network, dict) else None

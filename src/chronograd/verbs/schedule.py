@@ -88,7 +88,7 @@ class ScheduleJobs(Request):
     """With --slurm: the partition; by default that of the cluster."""
     timeline: Annotated[Path | None, FILE] = None
     """Save the schedule, or the run, for Perfetto."""
-    seed: int = 0
+    seed: Annotated[int, click.IntRange(0)] = 0
 
     def answer(self) -> Answer[SchedulePlan]:
         from chronograd.files import save_json
@@ -195,6 +195,11 @@ class _Reader:
             self.assumed[""] = "Speeds are those of this machine while its other cores work, too."
 
     def jobs(self, lines: list[JobLine], say: Any) -> list[ScheduledJob]:
+        """Return the jobs of lines. Raises InputError, before the first prediction if one is larger than the cluster."""
+        from chronograd.schedule.predicted import check_size
+
+        for line in lines:
+            check_size(line, self.pool)
         found = []
         for line in lines:
             if _kind(line) not in self.known:
@@ -218,10 +223,10 @@ class _Reader:
 
     def _job(self, line: JobLine) -> tuple[ScheduledJob, Job | None]:
         from chronograd import trust
-        from chronograd.ask import ask, is_job_file
+        from chronograd.ask import ask
         from chronograd.data.datasets import card
         from chronograd.data.trace_job import trace_job
-        from chronograd.job import read
+        from chronograd.job import is_job_file, read
         from chronograd.models import names
         from chronograd.plan.effort import effort_of
         from chronograd.schedule import predicted
