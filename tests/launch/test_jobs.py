@@ -182,6 +182,9 @@ def test_first_failed_rank_is_reported(tmp_path: Path) -> None:
         (["cluster.device=k80"], "cluster.device is k80"),
         (["training.precision=fp16"], "which needs an NVIDIA GPU"),
         (["data.name=nosuch"], "unknown data set"),
+        (["network.weights=none"], "write null to train from random values"),
+        (["network.weights=nowhere.pth"], "there are no weights at nowhere.pth"),
+        (["network.weights=/"], "/ has no checkpoint"),
     ],
 )
 def test_invalid_job_leaves_no_files(tmp_path: Path, overrides: list[str], message: str) -> None:

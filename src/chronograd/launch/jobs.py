@@ -20,6 +20,7 @@ from chronograd.launch.processes import KilledError, tail
 from chronograd.launch.silence import Silence
 from chronograd.measure import environment
 from chronograd.measure.result import Timing
+from chronograd.models import pretrained
 from chronograd.rundir import DEFAULT_PARENT, Line, RunDir, StepFollower
 from chronograd.rundir.steps import Epoch
 from chronograd.train import checkpoint_folder
@@ -250,6 +251,10 @@ def check(job: Job, launcher: str | None = None) -> None:
         hosts.blocks(plan.world_size, on_hosts)
     else:
         check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
+        if job.network.weights not in (None, *pretrained.LIBRARIES):
+            from chronograd.models.weights import check_stored  # imports torch
+
+            check_stored(job.network.weights)
     check_anywhere(job)
     if job.task != "reinforcement":
         datasets.fetch(job.data)

@@ -337,24 +337,36 @@ def _listed(what: str, names: list[str]) -> list[str]:
 # -- files and runs ---------------------------------------------------------------------------------
 
 
-def _from_path(source: str) -> tuple[Tensors, str]:
+def check_stored(source: str) -> Path:
+    """Return the path of a file or run directory with weights. Raises InputError unless it is on this machine. Reads nothing."""
     source, wanted = _digest_of(source)
     listed = pretrained.known(source)
     try:
         path = pretrained.known_or_path(source)
-        if path.is_dir():
-            if wanted:
-                raise InputError(f"{source} is a run directory, which has no digest", f"write {source} alone")
-            return _from_run(path, source)
-        files.open_plain(path).close()
+        if not path.is_dir():
+            files.open_plain(path).close()
+        elif wanted:
+            raise InputError(f"{source} is a run directory, which has no digest", f"write {source} alone")
+        else:
+            _checkpoints(path, source)
+        return path
     except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
         why = "there are no weights at" if isinstance(error, FileNotFoundError) else f"{error}; cannot read weights at"
         if listed is not None:
             raise InputError(f"weights {source} are not on this machine", listed.how_to_get) from None
         raise InputError(
             f"{why} {source}",
-            f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
+            f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm; write "
+            "network.weights=null to train from random values",
         ) from None
+
+
+def _from_path(source: str) -> tuple[Tensors, str]:
+    path = check_stored(source)
+    source, wanted = _digest_of(source)
+    if path.is_dir():
+        return _from_run(path, source)
+    listed = pretrained.known(source)
     digest, states = files.digest(path), "network.weights"
     if not wanted and listed is not None and listed.path == str(path):
         wanted, states = listed.sha256 or "", "`chronograd weights`"
@@ -434,8 +446,8 @@ def _why_not_tensors(error: Exception) -> str:
 _SAVE = "save network.state_dict(), bare or under the key state_dict or model"
 
 
-def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
-    """Return the tensors of the newest checkpoint whose files are unchanged; chronograd.train.checkpoint describes the format."""
+def _checkpoints(folder: Path, source: str) -> list[tuple[int, Path]]:
+    """Return the steps and folders of a run's checkpoints, the newest first. Raises FileFormatError if it has none."""
     numbers = {path: re.fullmatch(r"step-(\d{8,})", path.name) for path in (folder / "checkpoints").glob("step-*")}
     steps = sorted(((int(match[1]), path) for path, match in numbers.items() if match), reverse=True)
     if not steps:
@@ -443,8 +455,13 @@ def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
             f"{source} has no checkpoint: there is no checkpoints/step-* in it",
             "name a run directory that `chronograd train` has written, or a file",
         )
+    return steps
+
+
+def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
+    """Return the tensors of the newest checkpoint whose files are unchanged; chronograd.train.checkpoint describes the format."""
     damage = ""
-    for step, path in steps:
+    for step, path in _checkpoints(folder, source):
         try:
             names = _check_sums(path)
         except FileFormatError as error:
