@@ -30,6 +30,7 @@ from chronograd.launch.slurm import array as slurm_array
 from chronograd.launch.slurm.script import EXIT_FILE, Options, render
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
+from chronograd.verbs.launch import LaunchSlurm
 
 ROOT = Path(__file__).parent.parent.parent
 NETWORKS = Path(__file__).parent.parent / "train"
@@ -208,6 +209,14 @@ def test_unknown_platform_lists_the_platforms(capsys: pytest.CaptureFixture[str]
     told = capsys.readouterr().err
     assert "known: azureml, kubernetes, pytorchjob, sagemaker, skypilot, vertex, watsonx" in told
     assert "write `chronograd launch PLATFORM JOB`, `chronograd launch slurm JOB` or" in told
+
+
+def test_data_set_is_an_option_as_of_other_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A job from Python takes it as well as a network by name."""
+    for job in ("resnet20", make_job()):
+        assert LaunchSlurm(job=job, data="digits").job_of().data.name == "digits"
+    assert main(["launch", "slurm", "resnet50", "--data", "imagenet", "--dry-run"]) == 2
+    assert "imagenet is for planning only" in capsys.readouterr().err
 
 
 def test_dry_run_writes_nothing(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chronograd.answer import Answer
     from chronograd.clouds.planned import Planned
     from chronograd.clouds.rendering import PlatformFile
+    from chronograd.job import Job
     from chronograd.launch.answer import LaunchedRun, SlurmScript
     from chronograd.launch.slurm.script import Options
     from chronograd.record import Record
@@ -91,7 +92,7 @@ class Launch(Request):
     framework_version: Annotated[str | None, Spelling(metavar="VERSION")] = None
     """Version of PyTorch or TensorFlow in the image."""
     data: Annotated[tuple[tuple[str, str], ...], PAIR, Spelling(metavar="NAME=ADDRESS")] = ()
-    """Data on the platform; `data` for data.name, `weights` for network.weights."""
+    """Data on the platform; `data` for data.name, `weights` for network.weights. The data set itself is data.name=NAME."""
     env: Annotated[tuple[tuple[str, str], ...], PAIR, Spelling(metavar="NAME=VALUE")] = ()
     """A variable of the ranks."""
     secret: Annotated[tuple[tuple[str, str], ...], PAIR, Spelling(metavar="NAME=REFERENCE")] = ()
@@ -157,10 +158,18 @@ class _Training(Request):
 
     job: Annotated[Any, Spelling(metavar="JOB", is_argument=True, complete=complete_jobs)]
     overrides: Annotated[tuple[str, ...], Spelling(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    data: Annotated[str | None, Spelling(metavar="NAME")] = None
+    """Data set (`chronograd data --list`), or a folder with one folder of pictures per class."""
     sweep: Annotated[tuple[str, ...], Spelling(metavar="FIELD=A,B,...")] = ()
     """One run per value; several make a grid."""
     out: Annotated[Path | None, PLACE] = None
     """Run directory; for a sweep the folder of the runs."""
+
+    def job_of(self) -> Job:
+        """Return the job with its changes."""
+        from chronograd import ask
+
+        return ask.job_of(self.job, [*ask.as_overrides({"data": self.data}), *self.overrides])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +219,9 @@ class LaunchSlurm(_Training, _Slurm):
     """Cores of a rank; by default cluster.threads, else the cores that decoding needs."""
 
     def answer(self) -> Answer[SlurmScript | list[LaunchedRun] | list[Record]]:
-        from chronograd import ask
         from chronograd.launch import answer
 
-        job, options = ask.job_of(self.job, self.overrides), self.options(self.cpus_per_task)
+        job, options = self.job_of(), self.options(self.cpus_per_task)
         if self.dry_run:
             return answer.script(job, self.sweep, options, self.out)
         return _done(answer.submit(job, self.sweep, options, self.out, say), self.wait)
@@ -236,13 +244,11 @@ class LaunchRay(_Training):
     """Address of the Ray cluster, such as 10.0.0.5:6379."""
 
     def answer(self) -> Answer[list[Record]]:
-        from chronograd import ask
         from chronograd.launch import answer
 
-        job = ask.job_of(self.job, self.overrides)
         return _records(
             answer.sweep_on_ray(
-                job, self.sweep, self.out, self.address, lambda *words: say(" ".join(filter(None, words)))
+                self.job_of(), self.sweep, self.out, self.address, lambda *words: say(" ".join(filter(None, words)))
             )
         )
 
