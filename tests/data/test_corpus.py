@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,33 @@ def test_real_text_makes_a_language_job_with_targets_in_bits() -> None:
         jobs.changed(job, ["training.target_accuracy=0.9"])
     with pytest.raises(InputError, match=r"write training\.target_accuracy"):
         jobs.changed(job, ["data.name=digits", "task=classification", "training.target_bits_per_byte=2"])
+
+
+@pytest.mark.parametrize("letters", ["acgt", "a", "acgt☃"])
+def test_text_without_blanks_is_learned_in_time_that_grows_with_its_length(letters: str) -> None:
+    """DNA and base64 are one word. In the square of their length, 100,000 letters would take minutes."""
+    text = "".join(random.Random(0).choices(letters, k=100_000))
+    start = time.process_time()
+    merges = tokenizer.learn(text, 400)
+    tokens = tokenizer.encode(text, merges)
+    assert time.process_time() - start < 10
+    sizes = tokenizer.token_bytes(merges)
+    assert sum(sizes[token] for token in tokens) == len(text.encode())
+    assert len(tokens) < len(text) / 2
+
+
+def test_long_words_are_cut_and_short_ones_are_not() -> None:
+    """A word of 32 letters becomes one token; one of 64 letters becomes the same token twice."""
+    word = "abcdefghijklmnopqrstuvwxyzäöü"[:29] + "ABC"
+    merges = tokenizer.learn(f"{word} " * 3, 256 + 40)
+    once, twice = (tokenizer.encode(text, merges) for text in (word, 2 * word))
+    assert len(once) == 1
+    assert twice == 2 * once
+
+
+def test_rare_words_of_a_long_text_teach_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = " zz zz" + " ab" * 5 + " cd" * 4
+    for letters, taught in ((100, {"ab", "cd", "zz"}), (6, {"ab", "cd"})):
+        monkeypatch.setattr(tokenizer, "LEARNED_LETTERS", letters)
+        second = {right for _, right in tokenizer.learn(text, 300)}
+        assert {word for word in ("ab", "cd", "zz") if ord(word[1]) in second} == taught

@@ -1,6 +1,7 @@
 """A byte-level byte-pair encoding, learned from a text in a second: tokens 0 … 255 are bytes, later ones are pairs of tokens.
 
 A text is first cut into words with the space before them, and no pair crosses a word. Spaces, digits and punctuation are words.
+Each merge walks the words that have its pair, so the time grows with the length of words: longer ones, as in DNA or base64, are cut.
 
 Source: Sennrich, Haddow, Birch 2016, arXiv:1508.07909; on bytes as in Radford et al., GPT-2, 2019.
 """
@@ -10,31 +11,36 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 NUM_BYTES = 256
-_WORD = re.compile(r" ?[^\W\d_]+| ?\d| ?[^\w\s]+|\s|_")
+# No word of English is longer: "antidisestablishmentarianism" has 28 letters.
+_WORD = re.compile(r" ?[^\W\d_]{1,32}| ?\d| ?[^\w\s]{1,32}|\s|_")
+# Letters of distinct words from which pairs are learned; a novel has 70,000.
+LEARNED_LETTERS = 250_000
 
 Pair = tuple[int, int]
 
 
 def learn(text: str, vocabulary: int) -> list[Pair]:
     """Return the pairs to merge, in their order: each time the most frequent pair of the text, until the vocabulary is full or
-    no pair repeats. Of equally frequent pairs, the one with the smaller numbers is first.
+    no pair repeats. Of equally frequent pairs, the one with the smaller numbers is first. Of a text with more than
+    `LEARNED_LETTERS` in distinct words, the most frequent words count.
 
     >>> learn("banana banana", 258)
     [(97, 110), (98, 256)]
     """
-    counts = Counter(_WORD.findall(text))
+    counts = _frequent(Counter(_WORD.findall(text)))
     words, own = [list(word.encode()) for word in counts], list(counts.values())
     frequency, places = Counter[Pair](), defaultdict[Pair, set[int]](set)
     for index, (word, count) in enumerate(zip(words, own, strict=True)):
         _count(word, count, index, frequency, places)
     merges: list[Pair] = []
     while len(merges) < vocabulary - NUM_BYTES:
-        best = max(frequency, key=lambda pair: (frequency[pair], (-pair[0], -pair[1])), default=None)
-        if best is None or frequency[best] < 2:
+        most = max(frequency.values(), default=0)
+        if most < 2:
             break
+        best = min(pair for pair, number in frequency.items() if number == most)
         for index in places.pop(best):
             _count(words[index], -own[index], index, frequency, places)
             words[index] = merged(words[index], best, NUM_BYTES + len(merges))
@@ -42,6 +48,14 @@ def learn(text: str, vocabulary: int) -> list[Pair]:
         del frequency[best]
         merges.append(best)
     return merges
+
+
+def _frequent(counts: Counter[str]) -> dict[str, int]:
+    """Return the most frequent words that have at most `LEARNED_LETTERS` together, in their order."""
+    if sum(map(len, counts)) <= LEARNED_LETTERS:
+        return counts
+    letters = accumulate(len(word) for word, _ in counts.most_common())
+    return dict(counts.most_common(sum(total <= LEARNED_LETTERS for total in letters)))
 
 
 def _count(word: Sequence[int], count: int, index: int, frequency: Counter[Pair], places: dict[Pair, set[int]]) -> None:
