@@ -205,24 +205,98 @@ def test_with_changes_keeps_batch_and_micro_batch() -> None:
     ("words", "message"),
     [
         ("predict llama-3-8b --on h100 --depth 2", "--depth does not apply to llama-3-8b"),
-        ("predict llama-3-8b --on h100 --inference", "--inference does not apply"),
+        ("predict llama-3-8b --on h100 --inference", "inference of llama-3-8b is not predicted yet"),
+        ("predict bert-base --on h100 mode=inference", "`chronograd count` gives its parameters"),
         ("predict llama-3-8b --on h100 --input 3,4", "is no length"),
         ("predict llama-3-8b --on h100 --input 4096 --sequence 4096", "both state the length"),
         ("predict llama-3-8b --on h100 --batch 8,16", "give one number"),
         ("predict llama-3-8b --on h100 --on a100 --out x.json", "--on once"),
-        ("predict resnet50 --on v100 --fsdp", "--fsdp applies to large models only"),
-        ("predict resnet50 --on v100 --tokens 1e9", "--tokens applies to large models only"),
+        ("predict resnet50 --on v100 --tensor 2", "--tensor is predicted from a config.json only, and resnet50"),
+        ("predict resnet50 --on v100 --tokens 1e9", "state --epochs N"),
+        ("predict resnet50 --on v100 --micro-batch 4", "write training.accumulation=N"),
+        ("predict resnet50 --on v100 --recompute selective", "write --recompute full"),
+        ("predict resnet50 --on v100 --epochs 0.5", "trains whole epochs"),
+        ("predict resnet50 --on v100 --sequence 512", "takes samples of shape (3, 224, 224)"),
+        ("predict gpt2-small --on v100 --sequence 512 --input 512", "both state the length"),
+        ("predict opt-1.3b --on v100 --tensor 2", "opt-1.3b is a network of code"),
+        ("predict llama3-8b --on 8xh100 --tensor 2", "unknown network 'llama3-8b'"),
+        ("predict llama3-8b --on 8xh100 --fsdp", "unknown network 'llama3-8b'"),
+        ("predict other/Llama-8B --on 8xh100 --tensor 2", "other/Llama-8B is no known model"),
+        ("plan batch llama-3-8b", "`plan batch` searches the batch of a network of code"),
+        ("plan inference llama-3-8b", "inference of llama-3-8b is not predicted yet"),
+        ("plan llama-3-8b --inference", "inference of llama-3-8b is not predicted yet"),
+        ("predict server llama-3-70b", "inference of llama-3-70b is not predicted yet"),
+        ("predict scaling llama-3-8b", "give each number of devices to `predict`"),
+        ("train llama-3-8b", "running or scheduling its training is not there yet"),
         ("predict resnet50 --on v100 cluster.layout.tensor=2", "only a large model has"),
         ("predict resnet50 --on v100 large.fp8=true", "only a large model has"),
         ("train lenet5 large.fp8=true", "only a large model has"),
-        ("judge resnet50 --on v100 --tensor 2 9/s", "--tensor applies to large models only"),
+        ("judge resnet50 --on v100 --tensor 2 9/s", "--tensor is predicted from a config.json only"),
         ("judge llama-3-8b --on h100", "no figures for llama-3-8b"),
-        ("judge llama-3-8b --on h100 --inference 9/s", "--inference does not apply"),
+        ("judge llama-3-8b --on h100 --inference 9/s", "inference of llama-3-8b is not predicted yet"),
     ],
 )
 def test_options_that_do_not_apply(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    error = " ".join(capsys.readouterr().err.split())
+    assert message in error
+    assert "leave it out" not in error or "inference" not in error
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fsdp": True}, ["backend=fsdp"]),
+        ({"zero": 3}, ["training.zero_stage=3"]),
+        ({"recompute": "full"}, ["training.activation_checkpointing=blocks"]),
+        ({"epochs": 30}, ["training.epochs=30"]),
+    ],
+)
+def test_options_are_fields_of_an_ordinary_network(options: dict[str, Any], words: list[str]) -> None:
+    """One question has one answer: the option and the field of the job that it sets."""
+    by_option = chronograd.predict("resnet50", on="8xv100", **options).result
+    by_field = chronograd.predict("resnet50", *words, on="8xv100").result
+    assert by_option.job == by_field.job
+    assert by_option.quantities == by_field.quantities
+    if "epochs" not in options:
+        figure, places = "2000 images/s", {"on": "8xv100", "batch": 256}
+        judged = [
+            chronograd.judge("resnet50", figure, **places, **options),
+            chronograd.judge("resnet50", figure, *words, **places),
+        ]
+        assert judged[0].data == judged[1].data
+
+
+def test_epochs_are_known_to_a_plan() -> None:
+    by_option = chronograd.plan("resnet50", data="imagenet", epochs=90, budget=50, on="v100")
+    by_field = chronograd.plan("resnet50", "training.epochs=90", data="imagenet", budget=50, on="v100")
+    assert by_option.sections[0].takeaway == by_field.sections[0].takeaway
+
+
+def test_length_is_that_of_text() -> None:
+    by_length = chronograd.predict("gpt2-small", on="v100", sequence="1k", batch=4).result
+    by_shape = chronograd.predict("gpt2-small", on="v100", input=1024, batch=4).result
+    assert by_length.quantities == by_shape.quantities
+    assert chronograd.predict("llama-3-8b", on="8xh100", sequence="4k").result.job.data.shape == [4096]
+
+
+def test_judge_distinguishes_a_model_from_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder may be that of a config.json, or a run; a table is neither a model nor a job."""
+    (tmp_path / "model").mkdir()
+    shutil.copy(packaged()["gpt2"], tmp_path / "model" / "config.json")
+    assert chronograd.judge(tmp_path / "model", "20% mfu", on="h100").result.mfu == pytest.approx(0.2)
+    (tmp_path / "t.csv").write_text("model,batch,image_size,samples_per_s\nresnet50,64,224,300\n")
+    assert len(chronograd.judge(tmp_path / "t.csv", on="v100").result.verdicts) == 1
+    (tmp_path / "run").mkdir()
+    assert main(["judge", str(tmp_path / "run")]) == 2
+    assert "not a job file" not in capsys.readouterr().err
+
+
+def test_inference_of_text_is_one_forward_pass() -> None:
+    one = chronograd.predict("gpt2-small", on="rtx4090", mode="inference", batch=1)
+    several = chronograd.predict("gpt2-small", on="rtx4090", mode="inference", batch=(1, 8))
+    for text in (" ".join(one.sections[0].lines), " ".join(several.notes)):
+        assert "one forward pass over 1,024 given tokens, not the generation of text" in text
 
 
 def test_python_passes_a_job() -> None:

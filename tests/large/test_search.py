@@ -166,8 +166,11 @@ def test_answer_for_experts_states_its_assumptions(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["resnet50", "--layouts"], "--layouts applies to large models only, and resnet50 is not one of them"),
-        (["resnet50", "--tensor", "2"], "--tensor applies to large models only"),
+        (
+            ["resnet50", "--layouts"],
+            "--layouts is predicted from a config.json only, and resnet50 is a network of code",
+        ),
+        (["resnet50", "--tensor", "2"], "--tensor is predicted from a config.json only"),
         (["llama-3-8b", "--on", "8xh100"], "or --layouts for the best layout alone"),
         (["llama-3-8b", "--layouts"], "on which devices does llama-3-8b train?"),
         (["llama-3-8b", "--layouts", "--on", "8xh100", "--on", "8xa100"], "--layouts takes one place"),

@@ -201,9 +201,9 @@ def check_not_large(reference: str | os.PathLike[str]) -> None:
     if large_model(reference) is not None:
         name = os.fspath(reference)
         raise InputError(
-            f"{name} is a large model: `predict` gives time, memory and cost of a layout, and `plan` finds the best layout and the "
-            "devices to rent, but training is not there yet",
-            f"write `chronograd predict {name} --on 8xh100`, or `chronograd plan {name} --on 64xh100 --layouts`{or_of_zoo(name)}",
+            f"{name} is a large model: `count`, `predict`, `judge` and `plan` read its config.json, and running or scheduling its training "
+            "is not there yet",
+            f"write `chronograd predict {name} --on 8xh100`{or_of_zoo(name) or ', or name a network of code'}",
         )
 
 

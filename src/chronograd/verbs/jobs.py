@@ -14,7 +14,7 @@ import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.kinds import COUNTS, complete_jobs
-from chronograd.verbs.large import only_batch
+from chronograd.verbs.large import check_answers, only_batch
 from chronograd.verbs.request import FILE, Request, Spelling
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class JobRequest(Request):
     batch: Annotated[tuple[int, ...] | None, COUNTS, Spelling(metavar="N")] = None
     """Samples of a step over all devices."""
     inputs: Annotated[Any, Spelling(metavar="FILE.py:NAME")] = None
-    """A function or object with the network's arguments."""
+    """An object with the network's arguments, or a function without arguments that returns it."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
-    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64, or step::int64 for one number."""
     loss: Annotated[Any, Spelling(metavar="NAME|FILE.py:NAME")] = None
     """Loss of a network on its own inputs: cross_entropy, mse, sum, or a function (outputs, inputs) of one number."""
     classes: Annotated[int | None, click.IntRange(2), Spelling(aliases=("num_classes",))] = None
@@ -65,6 +65,7 @@ class JobRequest(Request):
         """
         from chronograd import ask, job
 
+        check_answers(getattr(self, "verb", ""), self.job, self.overrides)
         if self.batch and not takes_batches:
             only_batch(self.batch)
         if isinstance(self.job, job.Job):

@@ -57,16 +57,19 @@ class JudgeFigure(LargeRequest):
     """A saved trace; needs no torch."""
 
     def answer(self) -> Answer[Judged | JudgedTable | JudgedLarge]:
-        from chronograd.judge.ask import ask, split
+        from chronograd.judge.ask import ask, has_figures, split
+        from chronograd.models.names import large_model
 
         words = [word if isinstance(word, str) else os.fspath(word) if isinstance(word, os.PathLike) else str(word)
                  for word in self.words if word is not None]  # fmt: skip
         overrides, figures, names = split(words)
-        if len(names) == 1 and is_large(names[0], overrides):
+        # The folder of a config.json is a model; other folders, tables and records have figures.
+        is_network = len(names) == 1 and (large_model(names[0]) is not None or not has_figures(names[0]))
+        if is_network and is_large(names[0], overrides):
             return self._of_large(names[0], figures, overrides)
-        self.check_ordinary(names[0] if names else "this figure")
-        return ask(words, place=self.on, precision=self.precision, batch=self.batch, input_shape=self.input, mode=self.mode,
-                   trace_file=self.trace)  # fmt: skip
+        own, fields = self.as_ordinary(names[0] if names else None)
+        return ask([*words, *fields], place=own.on, precision=own.precision, batch=own.batch, input_shape=own.input, mode=own.mode,
+                   trace_file=own.trace)  # fmt: skip
 
     def _of_large(self, name: str, figures: Sequence[str], overrides: Sequence[str]) -> Answer[JudgedLarge]:
         from chronograd.judge.large import judge_large

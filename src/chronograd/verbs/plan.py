@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 import click
 
@@ -278,11 +278,11 @@ class Plan(_Search, LargeTraining):
     def has_goal(self) -> bool:
         return any(limit is not None for limit in (self.to, self.budget, self.deadline, self.platforms))
 
-    def check_ordinary(self, name: str) -> None:
-        super().check_ordinary(name)
+    def as_ordinary(self, what: Any) -> tuple[Self, list[str]]:
         for option, value in {"layouts": self.layouts, "storage": self.storage}.items():
             if value:
-                raise only_large(option, name)
+                raise only_large(option, what)
+        return super().as_ordinary(what)
 
     def answer(
         self,
@@ -292,12 +292,6 @@ class Plan(_Search, LargeTraining):
         | Answer[HandedOff]
         | Answer[LargePlan | FineTuningPlan]
     ):
-        from chronograd.ask import name_of
-        from chronograd.data.datasets import card
-        from chronograd.plan.effort import OutOfReach, effort_of
-        from chronograd.plan.goal import Goal
-        from chronograd.plan.open_answer import out_of_reach
-
         if self.layouts:
             return self._of_layouts()
         for option in ("write", "out"):
@@ -305,7 +299,19 @@ class Plan(_Search, LargeTraining):
                 raise InputError(f"--{option} is for the layout that --layouts finds", "add --layouts")
         if is_large(self.job, self.overrides):
             return self._of_training() if self.to is None else self._of_fine_tuning()
-        self.check_ordinary(str(self.job))
+        question, fields = self.as_ordinary(self.job)
+        return replace(question, overrides=(*self.overrides, *fields))._of_ordinary()
+
+    def _of_ordinary(
+        self,
+    ) -> Answer[GoalPlan[RunOption] | GoalPlan[EpochOption] | NoPlan | SettingList | ServingPlan]:
+        """Return the plan of a network of code."""
+        from chronograd.ask import name_of
+        from chronograd.data.datasets import card
+        from chronograd.plan.effort import OutOfReach, effort_of
+        from chronograd.plan.goal import Goal
+        from chronograd.plan.open_answer import out_of_reach
+
         asked = self.asked(target=self.to, can_download=True)
         job = asked.job
         if job.mode == "inference":
@@ -329,7 +335,7 @@ class Plan(_Search, LargeTraining):
         from chronograd.large.search_answer import plan_layouts
 
         if not is_large(self.job, self.overrides):
-            raise only_large("layouts", str(self.job))
+            raise only_large("layouts", self.job)
         if len(self.on) > 1:
             raise InputError(
                 f"--layouts takes one place, not {' and '.join(self.on)}", "give --on once, such as --on 64xh100"

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import click
 
 from chronograd.errors import InputError
 from chronograd.verbs.jobs import CountedRequest
 from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, complete_devices
-from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large
+from chronograd.verbs.large import OF_TRAINING, LargeTraining, is_large, only_large
 from chronograd.verbs.request import FILE, Spelling
 from chronograd.verbs.screen import waiting
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -108,11 +109,15 @@ class Predict(_OnDevices, LargeTraining):
     """Save the record (.json)."""
 
     def answer(self) -> Answer[Record | list[Record]]:
-        from chronograd.job import changed
-
         if is_large(self.job, self.overrides):
             return self._of_large()
-        self.check_ordinary(self.job)
+        question, fields = self.as_ordinary(self.job)
+        return replace(question, overrides=(*self.overrides, *fields))._of_ordinary()
+
+    def _of_ordinary(self) -> Answer[Record | list[Record]]:
+        """Return the answer for a network of code."""
+        from chronograd.job import changed
+
         asked = self.asked(takes_batches=True, can_download=True)
         batches = self._batches(asked.job)
         job = changed(asked.job, [f"training.batch={max(batches)}"]) if len(batches) > 1 else asked.job
@@ -145,25 +150,27 @@ class Predict(_OnDevices, LargeTraining):
             next(iter(answer.records.values())).save(self.out)
         return answer
 
-    def check_ordinary(self, name: Any) -> None:
-        super().check_ordinary(str(name))
+    def as_ordinary(self, what: Any) -> tuple[Self, list[str]]:
         if self.curve is not None:
-            raise InputError("--curve applies to large models only", "`chronograd forecast` reads a log")
+            raise only_large("curve", what, "forecast the log with `chronograd forecast`")
+        return super().as_ordinary(what)
 
     def _of_batches(
         self, trace: Trace, jobs: Sequence[Job], batches: Sequence[int], measured: Any
     ) -> Answer[Record | list[Record]]:
         from chronograd.predict.answer import shown_of
         from chronograd.predict.serving import predict_batches
+        from chronograd.record import ASSUMED
 
-        return predict_batches(trace, jobs, batches, shown_of(trace, measured, self._traced_again))
+        answer = predict_batches(trace, jobs, batches, shown_of(trace, measured, self._traced_again))
+        return replace(answer, notes=[*(f"{ASSUMED}: {text}" for text in _one_pass(trace)), *answer.notes])
 
     def _of_jobs(self, asked: Asked, trace: Trace, jobs: Sequence[Job], measured: Any) -> Answer[Record | list[Record]]:
         from chronograd.data.decoding import counted_input
         from chronograd.job import from_dict
         from chronograd.predict.answer import predict_jobs, shown_of
 
-        known: dict[str, Any] = {"assumptions": partial(self._assumptions, asked)}
+        known: dict[str, Any] = {"assumptions": partial(self._assumptions, asked, trace)}
         if not self.is_bare:
             known |= {"samples": self.samples(asked, jobs[0]), "has_epochs": asked.has_epochs}
         model, shown = self.step_model(counted_input, self.depth), shown_of(trace, measured, self._traced_again)
@@ -181,7 +188,7 @@ class Predict(_OnDevices, LargeTraining):
         places = self.on or (jobs[0].cluster.device,)
         return replace(answer, records=dict(zip(places, answer.records.values(), strict=True)))
 
-    def _assumptions(self, asked: Asked, job: Job) -> Iterator[str]:
+    def _assumptions(self, asked: Asked, trace: Trace, job: Job) -> Iterator[str]:
         """Yield notes on the values that the user did not state: first a batch that was chosen to fit."""
         from chronograd.hardware.cards import assumed_card
         from chronograd.plan.largest import fitting_words
@@ -190,7 +197,7 @@ class Predict(_OnDevices, LargeTraining):
         if job.training.batch != asked.job.training.batch:
             yield f"{CHOSEN}{fitting_words(job)}"
         words = {} if self.is_bare else replace(asked, job=job).assumed
-        parts = [*words.values(), *([card] if (card := assumed_card(job.cluster.device)) else [])]
+        parts = [*_one_pass(trace), *words.values(), *([card] if (card := assumed_card(job.cluster.device)) else [])]
         if parts:
             yield f"{ASSUMED}, because you did not state it: {'; '.join(parts)}"
 
@@ -251,6 +258,12 @@ class Predict(_OnDevices, LargeTraining):
 
         saved = self.job if isinstance(self.job, str) and self.job.endswith((".json", ".json.gz")) else None
         return trace_job(own, None if (file := self.trace or saved) is None else Path(file))
+
+
+def _one_pass(trace: Trace) -> Iterator[str]:
+    """Yield the meaning of inference for a network of text."""
+    if trace.mode == "inference" and trace.takes_tokens:
+        yield f"one forward pass over {how_many(trace.sample_shape[0], 'given tokens')}, not the generation of text"
 
 
 @dataclass(frozen=True, kw_only=True)
