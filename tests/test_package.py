@@ -9,9 +9,11 @@ import sys
 import tomllib
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from packaging.version import Version
 
 import chronograd
 
@@ -106,7 +108,53 @@ def test_repository_files_state_the_packages_version() -> None:
 def test_github_files_are_valid(path: Path) -> None:
     data = yaml.safe_load(path.read_text())
     if path.parent.name == "workflows":
-        assert all(job["steps"] for job in data["jobs"].values())
+        assert all(job.get("steps") or job["uses"] for job in data["jobs"].values())
+
+
+def workflow(name: str) -> dict[str, Any]:
+    """Return the jobs of a workflow."""
+    jobs: dict[str, Any] = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())["jobs"]
+    return jobs
+
+
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_actions_are_pinned_by_commit(name: str) -> None:
+    """A tag such as @v4 or a branch such as @release/v1 can be moved to other code."""
+    uses = [step["uses"] for job in workflow(name).values() for step in job.get("steps", ()) if "uses" in step]
+    assert uses
+    assert [action for action in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []
+
+
+def test_release_publishes_the_files_that_passed_all_checks() -> None:
+    jobs = workflow("release")
+    assert jobs["checks"]["uses"] == "./.github/workflows/ci.yml"
+    assert jobs["publish"]["needs"] == "checks"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    steps = workflow("ci")["wheel"]["steps"]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert commands[0] == "pip install --require-hashes --requirement tools/release.txt"
+    assert all("--no-isolation" in line for line in commands if "-m build" in line)
+    assert "cmp dist/*.whl tree/*.whl" in commands
+    assert steps[-1]["with"] == jobs["publish"]["steps"][0]["with"]
+
+
+def test_tools_of_a_release_have_digests() -> None:
+    lines = [line for line in (ROOT / "tools" / "release.txt").read_text().splitlines() if not line.startswith("#")]
+    assert {"build", "hatchling"} <= {line.partition("==")[0] for line in lines}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)
+
+
+# The first versions without a published vulnerability that concerns how we use them.
+@pytest.mark.parametrize(
+    ("package", "least"), [("starlette", "0.49.1"), ("jinja2", "3.1.6"), ("transformers", "4.48"), ("torch", "2.6")]
+)
+def test_lower_bounds_exclude_vulnerable_versions(package: str, least: str) -> None:
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    bounds = [
+        bound[1] for texts in optional.values() for text in texts if (bound := re.match(rf"{package}>=([\d.]+)", text))
+    ]
+    assert bounds
+    assert all(Version(bound) >= Version(least) for bound in bounds)
 
 
 def test_oldest_dependencies_match_the_lower_bounds() -> None:
