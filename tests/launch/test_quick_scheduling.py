@@ -94,7 +94,7 @@ def test_a_name_that_leaves_the_folder_is_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_jobs_of_one_name_and_one_larger_than_the_cluster_are_refused(tmp_path):
+def test_equal_names_and_a_job_that_is_too_large_are_refused(tmp_path):
     with pytest.raises(InputError, match="two jobs have the same name 'a'"):
         run([real("a"), real("A")], tmp_path / "queue")
     with pytest.raises(InputError, match="a requests 3 GPUs, and the cluster has 2"):

@@ -68,7 +68,7 @@ def test_failures_and_reclaimed_nodes_end_or_are_refused(workload, name, mtbf, r
 
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize(("work", "speed", "arrival_s"), [(1e-6, 1e3, 3600), (64, 1e5, 2e9), (1e-12, 1e12, 1e12)])
-def test_a_job_shorter_than_a_step_of_the_clock_ends_at_its_arrival(name, work, speed, arrival_s):
+def test_a_job_shorter_than_a_step_of_the_clock_ends(name, work, speed, arrival_s):
     jobs = [job("long", 0, 7200, 1.0), job("tiny", arrival_s, work, speed)]
     schedule = simulate(jobs, POOL, policy(name), Conditions(interval_s=0))
     assert schedule.ended_s[1] == pytest.approx(arrival_s, abs=1e-3)

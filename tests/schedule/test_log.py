@@ -161,13 +161,13 @@ def test_another_schedule_is_refused_and_leaves_the_folder_free(folder):
 
 
 def test_a_schedule_of_the_future_is_refused(folder):
-    """Its jobs would never arrive: after a clock was set back, or in a folder of others."""
+    """The jobs would never arrive: after a clock was set back, or in a folder of others."""
     (folder / SCHEDULE).write_text((folder / SCHEDULE).read_text().replace("1700000000.0", str(time.time() + 1e6)))
     with pytest.raises(InputError, match="begins in the future"):
         ScheduleLog.open(folder, QUEUE)
 
 
-def test_a_folder_without_a_scheduler_is_abandoned_after_a_minute(folder):
+def test_a_folder_without_a_scheduler_is_reported_as_abandoned(folder):
     def aged(seconds):
         for path in folder.iterdir():
             os.utime(path, (time.time() - seconds,) * 2)

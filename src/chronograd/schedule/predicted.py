@@ -16,10 +16,26 @@ from chronograd.predict.speed import NUM_COEFFICIENTS, SpeedModel
 from chronograd.schedule.jobs import Allocation, Pool, ScheduledJob, best_goodput
 from chronograd.schedule.workload import JobLine
 from chronograd.trace import Trace
+from chronograd.words import how_many
 
 MOST_ACCUMULATION = 64
+# The most GPUs of a job, and the most workers and servers of one with servers: its speed is predicted for each size.
+MOST_GPUS, MOST_TASKS = 4096, 256
 # Batches that a job which adapts its batch may use, times its own.
 ADAPTED = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def requested(line: JobLine) -> Allocation:
+    """Return the size that a line requests. Only a job with coefficients has servers."""
+    return Allocation(line.gpus, 0 if line.job else line.servers)
+
+
+def check_size(line: JobLine, pool: Pool) -> None:
+    """Raise InputError for a job that is larger than the cluster, or than a size whose speed is predicted."""
+    size, most = requested(line), MOST_GPUS if line.job else MOST_TASKS
+    pool.check(line.name, size)
+    if max(size) > most:
+        raise InputError(f"{line.name} requests {max(size):,} GPUs or servers", f"request at most {most:,} of each")
 
 
 def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device, pool: Pool) -> ScheduledJob:
@@ -34,7 +50,13 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
     if isinstance(effort, Unknown | OutOfReach):
         raise InputError(f"{line.name}: {effort.reason}", "state the column epochs")
     batch = job.training.batch
-    most = min(pool.gpus, batch)
+    enough = batch // job.training.accumulation  # each GPU needs a sample for each part of the batch
+    if line.gpus > enough:
+        raise InputError(
+            f"{line.name} requests {how_many(line.gpus, 'GPUs')}, and its batch of {batch:,} is enough for {enough:,}",
+            "request fewer, or give a larger batch",
+        )
+    most = min(pool.gpus, enough, MOST_GPUS)
     rates, sigma = throughputs(trace, job, device, most)
     goodput: Sequence[float] = ()
     if line.noise_scale is not None:
@@ -48,7 +70,7 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
         line.arrival_s,
         effort.samples,
         [[0.0], *([float(rate)] for rate in rates)],
-        Allocation(line.gpus),
+        requested(line),
         goodput,
         work_sigma=effort.sigma_log,
         speed_sigma=sigma,
@@ -77,9 +99,10 @@ def of_coefficients(line: JobLine, pool: Pool) -> ScheduledJob:
     is_asynchronous = len(line.coefficients) == NUM_COEFFICIENTS["asynchronous"]
     model = SpeedModel("asynchronous" if is_asynchronous else "synchronous", line.coefficients, line.batch)
     assert line.steps is not None
-    most = Allocation(pool.gpus, max(1, pool.slots))
-    size = Allocation(line.gpus, line.servers)
-    return ScheduledJob.of_model(line.name, line.arrival_s, line.steps, model, size, most, deadline_s=line.deadline_s)
+    most = Allocation(min(pool.gpus, MOST_TASKS), min(max(1, pool.slots), MOST_TASKS))
+    return ScheduledJob.of_model(
+        line.name, line.arrival_s, line.steps, model, requested(line), most, deadline_s=line.deadline_s
+    )
 
 
 def throughputs(trace: Trace, job: Job, device: Device, most: int) -> tuple[np.ndarray, float]:
@@ -88,13 +111,20 @@ def throughputs(trace: Trace, job: Job, device: Device, most: int) -> tuple[np.n
 
     Raises: InputError if not one sample fits into the device's memory.
     """
-    counts = list(range(1, most + 1))
-    per_rank = {n: -(-job.training.batch // n) for n in counts}
+    per_rank = {n: -(-job.training.batch // n) for n in range(1, most + 1)}
     found, sigma, accumulation = np.full(most, np.nan), 0.0, job.training.accumulation
-    base = with_ranks(changed(job, [f"cluster.device={device.name}", f"cluster.count={most}"]))
-    while np.isnan(found).any() and accumulation <= MOST_ACCUMULATION:
-        parts = changed(base, [f"training.accumulation={accumulation}"]) if accumulation > 1 else base
-        table = evaluate(trace, parts, [device], counts, sorted(set(per_rank.values())))
+    while accumulation <= MOST_ACCUMULATION:
+        counts = [n for n, batch in per_rank.items() if np.isnan(found[n - 1]) and batch >= accumulation]
+        if not counts:
+            break
+        fields = [
+            f"cluster.device={device.name}",
+            f"cluster.count={counts[-1]}",
+            f"training.accumulation={accumulation}",
+        ]
+        table = evaluate(
+            trace, with_ranks(changed(job, fields)), [device], counts, sorted({per_rank[n] for n in counts})
+        )
         for n, rank_batch, fits, step_s, spread in zip(
             table["count"],
             table["batch_per_rank"],

@@ -4,14 +4,16 @@
     vision,0,resnet50,imagenet,8,90,256,30h
     small,10min,resnet20,cifar10,1,,,
 
-A line without a job states the speed of a job with parameter servers: `coefficients` of Optimus' model and `steps`.
+A line without a job states the speed of a job with parameter servers: `coefficients` of Optimus' model, separated by spaces, and
+`steps`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,13 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from chronograd import files
+from chronograd import door
 from chronograd.errors import FileFormatError, InputError
+from chronograd.predict.speed import NUM_COEFFICIENTS
+from chronograd.schedule.log import MAX_JOBS, check_name
 from chronograd.units import parse_seconds
 
 SUFFIXES = (".yaml", ".yml")
+_TEXTS = ("name", "job", "data", "precision")
 _WHOLE = ("gpus", "servers", "batch", "epochs")
 _TIMES = ("arrival", "deadline")
+# Products and quotients of such numbers are exact to 15 digits. 1e15 seconds are 30 million years.
+_LEAST, _MOST = 1e-12, 1e15
+_EXAMPLE = "write a first line such as name,arrival,job,data,gpus,epochs and then a line for each job"
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 
 @dataclass(frozen=True)
@@ -66,8 +75,9 @@ def read_workload(path: Path) -> list[JobLine]:
     Raises: InputError without a job; FileFormatError that names the line.
     """
     if path.is_dir():
-        found = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES)
-        lines = [JobLine(one.stem, job=str(one)) for one in found]
+        lines = [JobLine(file.stem, job=str(file)) for file in sorted(path.iterdir()) if file.suffix in SUFFIXES]
+        for line in lines:
+            _check_name(line.name, line.job)
     else:
         lines = _read_csv(path)
     if not lines:
@@ -94,23 +104,78 @@ def drawn(lines: Sequence[JobLine], count: int, gap_s: float, seed: int) -> list
 
 
 def _read_csv(path: Path) -> list[JobLine]:
+    text = door.read_text(path, "a workload", most_lines=MAX_JOBS + 2, hint=_EXAMPLE)
+    if text.lstrip().startswith(("{", "[")):
+        raise FileFormatError(f"{path} is JSON, and a workload is CSV", _EXAMPLE)
+    reader = csv.DictReader(io.StringIO(text, newline=None), strict=True)
+    lines, places = list[JobLine](), dict[str, str]()
     try:
-        text = files.read_bytes(path).decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text), strict=True)
-        rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileFormatError(f"cannot read {path}: {error}") from None
-    unknown = [name for name in reader.fieldnames or () if name not in COLUMNS]
+        _check_columns(list(reader.fieldnames or ()), path)
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            line = _line(row, place, path.parent)
+            if line.name and line.name.casefold() in places:
+                before = places[line.name.casefold()]
+                raise FileFormatError(f"{before} and {reader.line_num}: two jobs have the name {line.name!r}", _NAMES)
+            if line.name:
+                places[line.name.casefold()] = place.replace(", line ", ", lines ")
+            lines.append(line)
+    except csv.Error as error:
+        raise FileFormatError(f"cannot read {path}, line {reader.line_num}: {error}", _EXAMPLE) from None
+    return _named(lines)
+
+
+_NAMES = "give each job its own name, or leave the column out"
+
+
+def _check_columns(columns: Sequence[str], path: Path) -> None:
+    """Raise FileFormatError for a header that does not consist of known columns, each once."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    for separator, words in _SEPARATORS.items():
+        if unknown and separator in unknown[0]:
+            raise FileFormatError(f"{path} separates its columns with {words}", "separate them with commas")
     if unknown:
         raise FileFormatError(f"{path} has an unknown column {unknown[0]!r}", f"known: {', '.join(COLUMNS)}")
-    return [_line(row, f"{path}, line {number}", path.parent, number) for number, row in enumerate(rows, 2)]
+    if twice := [name for i, name in enumerate(columns) if name in columns[:i]]:
+        raise FileFormatError(f"{path} has the column {twice[0]!r} twice", "leave one of them out")
 
 
-def _line(row: dict[str, Any], place: str, folder: Path, number: int) -> JobLine:
+def _named(lines: Sequence[JobLine]) -> list[JobLine]:
+    """Return lines in which each has a name: a line without one gets that of its job, and a number if it is not the first."""
+    names, named = {line.name.casefold() for line in lines}, list[JobLine]()
+    numbers = Counter[str]()
+    for line in lines:
+        name = stem = line.name or _stem(line.job)
+        while not line.name and name.casefold() in names:
+            numbers[stem] += 1
+            name = f"{stem}-{numbers[stem] + 1}"
+        names.add(name.casefold())
+        named.append(replace(line, name=name))
+    return named
+
+
+def _stem(job: str) -> str:
+    """Return the name of a job without one.
+
+    >>> _stem("jobs/wide.yaml"), _stem("torchvision:resnet18"), _stem("")
+    ('wide', 'torchvision:resnet18', 'job')
+    """
+    return Path(job).stem or "job"
+
+
+def _check_name(name: str, place: str) -> None:
+    try:
+        check_name(name)
+    except InputError as error:
+        raise FileFormatError(f"{place}: {error.message}", error.hint) from None
+
+
+def _line(row: dict[str, Any], place: str, folder: Path) -> JobLine:
     values: dict[str, Any] = {}
     for column, text in row.items():
         if column is None or text is None:
-            raise FileFormatError(f"{place} has another number of fields than the header", "write one field per column")
+            hint = "write one field per column" + "; separate coefficients with spaces" * ("coefficients" in row)
+            raise FileFormatError(f"{place} has another number of fields than the header", hint)
         if text.strip():
             values[COLUMNS[column]] = _value(column, text.strip(), place)
     if not values.get("job") and not (values.get("coefficients") and values.get("steps")):
@@ -118,23 +183,51 @@ def _line(row: dict[str, Any], place: str, folder: Path, number: int) -> JobLine
     job = values.get("job", "")
     if job.endswith(SUFFIXES):
         values["job"] = str(folder / job)
-    return JobLine(**{"name": Path(job).stem or f"job-{number - 1}", **values})
+    _check_name(values.get("name") or _stem(job), place)
+    return JobLine(**{"name": "", **values})
 
 
 def _value(column: str, text: str, place: str) -> Any:
     """Return the value of a field. Raises FileFormatError."""
-    if column in ("name", "job", "data", "precision"):
+    if column in _TEXTS:
         return text
+    if column == "coefficients":
+        return _coefficients(text, place)
     try:
-        if column == "coefficients":
-            return tuple(float(part) for part in text.split())
-        number = parse_seconds(text) if column in _TIMES and text[-1].isalpha() else float(text.removesuffix("%"))
-        if text.endswith("%"):
-            number /= 100
-        if not 0 <= number < math.inf or (number == 0 and column != "arrival") or (column in _WHOLE and number % 1):
-            raise ValueError(text)
+        number = _seconds(text) if column in _TIMES else float(text.removesuffix("%"))
     except ValueError:
-        raise FileFormatError(
-            f"{place}: {column} is {text!r}", "write a number above 0; times as 90s, 10min or 2h"
-        ) from None
+        number = -1.0
+    if text.endswith("%"):
+        number /= 100
+    is_right = _LEAST <= number <= _MOST or (column == "arrival" and number == 0)
+    if not is_right or (column in _WHOLE and number % 1):
+        kind = "a whole number above 0" if column in _WHOLE else "a number above 0"
+        hint = "write a time such as 90, 90s, 10min or 2h" if column in _TIMES else f"write {kind}"
+        raise FileFormatError(f"{place}: {column} is {text!r}", hint)
     return int(number) if column in _WHOLE else number
+
+
+def _seconds(text: str) -> float:
+    """Return a time, also 0, in seconds; a number without a unit is in seconds. Raises ValueError.
+
+    >>> [_seconds(text) for text in ("0s", "90", "1.5 h")]
+    [0.0, 90.0, 5400.0]
+    """
+    amount = re.fullmatch(r"([0-9.]+)\s*([a-zA-Z]+)", text)
+    return float(amount[1]) * parse_seconds(f"1{amount[2]}") if amount else float(text)
+
+
+def _coefficients(text: str, place: str) -> tuple[float, ...]:
+    """Return the coefficients of a speed model. Raises FileFormatError."""
+    try:
+        numbers = tuple(float(word) for word in text.split())
+    except ValueError:
+        numbers = ()
+    counts = NUM_COEFFICIENTS["synchronous"], NUM_COEFFICIENTS["asynchronous"]
+    if len(numbers) not in counts or not all(number == 0 or _LEAST <= number <= _MOST for number in numbers):
+        raise FileFormatError(
+            f"{place}: coefficients are {text!r}",
+            f"write {counts[0]} numbers of synchronous steps, or {counts[1]} of asynchronous ones, none below 0, separated by "
+            "spaces: 1.02 2.78 4.92 0 0.02",
+        )
+    return numbers
