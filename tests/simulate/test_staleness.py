@@ -229,5 +229,11 @@ def test_invalid_input() -> None:
             Duration.parse(text)
     with pytest.raises(InputError, match="takes no time"):
         simulate([Learner(FIXED)], 10)
+    with pytest.raises(InputError, match="takes no time"):  # each part rounds to 0 ns, so that no time would pass
+        simulate([Learner(Duration("fixed", (4e-10,)), *[Duration("fixed", (4e-10,))] * 3)], 10)
+    with pytest.raises(InputError, match="takes up to 38,194 d"):
+        simulate(fixed(3e8), 1)
+    with pytest.raises(InputError, match="takes up to 23,148 d"):
+        simulate(fixed(1.0), 20_000_000, serve=Duration("fixed", (100.0,)))
     with pytest.raises(InputError, match="1 to"):
         simulate(fixed(1), 0)

@@ -139,7 +139,7 @@ def _staleness(updates: Updates, count: int) -> SimulatedStaleness:
         distribution=[
             StalenessShare(value, number, number / len(updates.staleness)) for value, number in updates.distribution()
         ],
-        learners=[_learner(updates, number) for number in range(1, count + 1)],
+        learners=_learners(updates, count),
     )
 
 
@@ -147,10 +147,15 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _learner(updates: Updates, number: int) -> LearnerStaleness:
-    own = updates.of_learner(number)
-    mean, most = (float(own.mean()), int(own.max())) if len(own) else (None, None)
-    return LearnerStaleness(number, len(own), mean, most)
+def _learners(updates: Updates, count: int) -> list[LearnerStaleness]:
+    """Return the figures of each learner. Sums over all gradients at once: there may be 100,000 learners."""
+    numbers, sums = (np.bincount(updates.learner, by, count + 1) for by in (None, updates.staleness))
+    largest = np.zeros(count + 1, dtype=int)
+    np.maximum.at(largest, updates.learner, updates.staleness)
+    return [
+        LearnerStaleness(i, int(n), float(s / n) if n else None, int(most) if n else None)
+        for i, (n, s, most) in enumerate(zip(numbers[1:], sums[1:], largest[1:], strict=True), 1)
+    ]
 
 
 def _staleness_takeaway(result: SimulatedStaleness) -> str:
@@ -255,7 +260,12 @@ def speed_answer(
         counts: numbers of workers. steps: until a target, to state their time.
         with_all_reduce: also the same work and link without servers.
     """
-    speeds = _speeds(model, servers, counts, steps)
+    with np.errstate(over="ignore"):  # infinite values are refused below
+        speeds = _speeds(model, servers, counts, steps)
+    if not np.isfinite(list(speeds.steps_per_s.values())).all():
+        raise InputError(f"coefficients {list(model.coefficients)} give an infinite speed", "give larger coefficients")
+    if not np.isfinite(list((speeds.time_s or {}).values())).all():
+        raise InputError(f"{steps:g} steps take an infinite time", "give fewer steps")
     reduced = _speeds(model.all_reduce(), servers, counts, steps) if with_all_reduce else None
     title = f"{model.mode}, {servers} server{'s' * (servers > 1)}" + (f", batch {model.batch:g}" if model.batch else "")
     sections = [_speed_section(title, speeds, model.steps_per_s(1, servers))]

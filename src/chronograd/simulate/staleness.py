@@ -24,10 +24,11 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.units import seconds
 from chronograd.words import how_many
 
 NS = 10**9
-LONGEST_S = 1e9  # 30 years; in nanoseconds far below the limit of 64 bits
+LONGEST_S = 1e9  # 30 years; in nanoseconds a ninth of the limit of 64 bits
 MAX_UPDATES = 20_000_000
 Array = np.ndarray
 _BLOCK = 1024  # durations per draw
@@ -105,8 +106,13 @@ class Learner:
     request: Duration = NO_TIME
 
     @property
+    def parts_s(self) -> tuple[float, ...]:
+        """Return the mean times of its request, pull, computation and push."""
+        return tuple(part.mean_s for part in (self.request, self.pull, self.compute, self.push))
+
+    @property
     def cycle_s(self) -> float:
-        return self.request.mean_s + self.pull.mean_s + self.compute.mean_s + self.push.mean_s
+        return sum(self.parts_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +175,9 @@ def of_pushes(pushes_s: Sequence[Sequence[float]], gradients_per_update: int = 1
     pushes = [np.asarray(times, dtype=float) for times in pushes_s]
     for number, times in enumerate(pushes, 1):
         if times.ndim != 1 or not (np.isfinite(times).all() and (np.diff(times, prepend=0.0) > 0).all()):
-            raise InputError(f"pushes of learner {number} are at {list(times[:9])} s", "times must rise from above 0")
+            raise InputError(
+                f"pushes of learner {number} are at {times[:9].tolist()} s", "times must rise from above 0"
+            )
         if len(times) and times[-1] > LONGEST_S:
             raise InputError(f"learner {number} pushes at {times[-1]:g} s", f"the longest run is {LONGEST_S:g} s")
     pushed = [np.rint(times * NS).astype(np.int64) for times in pushes]
@@ -195,19 +203,28 @@ def simulate(
 
     Left out: a server that is too busy to answer a pull at once.
 
-    Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MAX_UPDATES.
+    Raises: InputError for no learner, a cycle that takes no nanosecond, a count below 1 or above MAX_UPDATES, or a longer run than
+        64 bits can count in nanoseconds.
     """
-    if not learners or min(learner.cycle_s for learner in learners) <= 0:
+    if not learners or min(max(learner.parts_s) for learner in learners) < 1 / NS:
         raise InputError(
-            f"{how_many(len(learners), 'learners')}, or one whose cycle takes no time", "give each a time to compute"
+            f"{how_many(len(learners), 'learners')}, or one whose cycle takes no time",
+            "give each a time to compute of at least a nanosecond",
         )
     if not 1 <= num_updates * gradients_per_update <= MAX_UPDATES or gradients_per_update < 1:
         raise InputError(
-            f"{how_many(num_updates, 'updates')} of {gradients_per_update} gradients",
+            f"{how_many(num_updates, 'updates')} of {how_many(gradients_per_update, 'gradients')}",
             f"ask for 1 to {MAX_UPDATES:,} gradients",
         )
     wanted = num_updates * gradients_per_update
     rate = sum(1 / learner.cycle_s for learner in learners)
+    # The first draws go on for up to 11 cycles of the slowest learner; and random durations may be longer than their means.
+    longest_s = max(wanted / rate, wanted * serve.mean_s, 11 * max(learner.cycle_s for learner in learners))
+    if longest_s > LONGEST_S:
+        raise InputError(
+            f"a run of {how_many(num_updates, 'updates')} takes up to {seconds(longest_s)}",
+            f"ask for fewer, or give shorter durations: the longest run has {seconds(LONGEST_S)}",
+        )
     clocks = [_Clock(one, (seed, number), waits) for number, one in enumerate(learners)]
     if serve != NO_TIME:
         times = _served(clocks, wanted, serve, np.random.default_rng((seed, len(clocks))))

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from chronograd.simulate.simulations import SimulatedSpeed, SimulatedStaleness
 
 
+# Rows of a table of speeds, and gradients that an answer lists.
+MAX_NUMBERS, MAX_GRADIENTS = 10_000, 1_000_000
+
+
 def parse_span(text: str) -> tuple[int, ...]:
     """Return whole numbers. Raises ValueError.
 
@@ -30,6 +34,8 @@ def parse_span(text: str) -> tuple[int, ...]:
         return parse_whole_numbers(text)
     if int(span[1]) > int(span[2]):
         raise ValueError(f"{text} is empty; write the smaller number first")
+    if int(span[2]) - int(span[1]) >= MAX_NUMBERS:
+        raise ValueError(f"{text} has more than {MAX_NUMBERS:,} numbers; write fewer")
     return tuple(range(int(span[1]), int(span[2]) + 1))
 
 
@@ -80,7 +86,7 @@ class SimulateStaleness(Request):
     """n-softsync: an update takes learners/n gradients."""
     no_wait: bool = False
     """A learner pulls once its gradient is sent, before it is applied."""
-    seed: int = 0
+    seed: Annotated[int, click.IntRange(0)] = 0
     """Seed of random durations."""
     picture: Annotated[Path | None, FILE] = None
     """Draw the first updates: .svg or .png."""
@@ -98,6 +104,11 @@ class SimulateStaleness(Request):
         per_update = max(1, count // self.softsync) if self.softsync else 1
         if self.pushes:
             simulated = model.of_pushes([list(times) for times in self.pushes], per_update)
+        elif self.updates * per_update > MAX_GRADIENTS:
+            raise InputError(
+                f"{how_many(self.updates, 'updates')} of {how_many(per_update, 'gradients')} are too many to list",
+                f"ask for at most {MAX_GRADIENTS:,} gradients",
+            )
         else:
             alike = learners(count, self.compute, self.pull, self.push)
             serve = self.serve or parse_duration("0")
@@ -146,7 +157,7 @@ class SimulateSpeed(Request):
 
     coefficients: Annotated[tuple[float, ...] | None, NUMBERS, Spelling(metavar="A,A,...")] = None
     """Five coefficients for synchronous steps, four for asynchronous ones. Default: ResNet-50 of Optimus."""
-    batch: float | None = None
+    batch: Annotated[float | None, ABOVE_0] = None
     """Global batch of a synchronous step."""
     servers: Annotated[int, click.IntRange(1)] = 1
     """Number of parameter servers."""
