@@ -248,6 +248,8 @@ def as_asked(path: Path) -> Iterator[None]:
         with filling(path):
             yield
     except OSError as error:
+        if error.errno == errno.ENOENT and path.parent.is_dir() and not path.is_symlink():  # as in /proc
+            raise InputError(f"cannot write {path}: its folder takes no new files", "name another folder") from None
         raise InputError(f"cannot write {path}: {error.strerror or error}", _to_write(error)) from None
 
 

@@ -13,8 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
@@ -109,7 +111,7 @@ def test_link_loop_is_one_error_line(
     ],
 )
 def test_unwritable_file_has_a_remedy(number: int, told: str) -> None:
-    with pytest.raises(ChronogradError, match=told), as_asked(Path("a")):
+    with pytest.raises(ChronogradError, match=told), as_asked(Path("nowhere/a")):
         raise OSError(number, os.strerror(number), "a")
 
 
@@ -177,6 +179,29 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("log.csv").write_text(
         f"epoch,val_acc,{ESCAPE}\n1,0.5,{ESCAPE}\n2,0.6,{ESCAPE}\n3,0.65,x\n4,0.68,x\n5,0.69,x\n"
     )
+    event = {
+        "ph": "X",
+        "name": ESCAPE,
+        "cat": "kernel",
+        "ts": 1,
+        "dur": 5,
+        "pid": ESCAPE,
+        "tid": ESCAPE,
+        "args": {"stream": ESCAPE},
+    }
+    Path("trace.json").write_text(json.dumps({"traceEvents": [event, {**event, "cat": ESCAPE, "ts": 9}]}))
+    Path("traced.json").write_text(
+        json.dumps({"format": "chronograd-trace", "version": 2, "network": ESCAPE, ESCAPE: 1})
+    )
+    Path("config.json").write_text(json.dumps({"model_type": "llama", "architectures": [ESCAPE], ESCAPE: 1}))
+    Path("mine.toml").write_text(f"name = {json.dumps(ESCAPE)}\n{json.dumps(ESCAPE)} = 1\n")
+    save_file({ESCAPE: np.zeros(2, np.float32)}, "w.safetensors")
+    Path("answer.json").write_text(
+        json.dumps({"format": "chronograd-answer", "version": 1, "title": ESCAPE, ESCAPE: 1})
+    )
+    Path("workload.csv").write_text(f"name,job,data,epochs\n{ESCAPE},lenet5{ESCAPE},digits,2\n")
+    Path("texts").mkdir()
+    Path("texts", f"a{ESCAPE[:4]}.txt").write_bytes(b"\xff" + ESCAPE.encode())
     Path("table.csv").write_text(f"model,batch_size,throughput\n{ESCAPE},32,1000\nresnet50,{ESCAPE},1500\n")
     Path(f"net{ESCAPE[:4]}.py").write_text("x = 1\n")
     Path("classes").mkdir()
@@ -201,7 +226,10 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
      "measure job.yaml", "run job.yaml", "run job.yaml --print-config", "label run --out l.npz", "annotate x.png --model run",
      "fit loss run", "fit speed run done", "fit batch run", "fit device table.csv --device v100", "calibrate table table.csv",
      "validate table.csv --device v100", "hand-in", "data folder:classes", "data classes", pytest.param("serve run", marks=pytest.mark.serve), "study list",
-     "predict resnet20 --on v100 --measured-on done", "export net.onnx --int8 a"],
+     "predict resnet20 --on v100 --measured-on done", "export net.onnx --int8 a", "explain trace.json", "count traced.json",
+     "count config.json", "predict resnet20 --on mine.toml", "train lenet5 --data digits network.weights=w.safetensors --out w",
+     "calibrate links --from table.csv --name mine", "fit speed table.csv", "report answer.json --out p.html",
+     "schedule workload.csv --on 2xv100", "data text:texts", "doctor run", "weights resnet20", "weights none\x1b[2J"],
 )  # fmt: skip
 def test_no_verb_prints_foreign_escape_sequences(foreign: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
     status = main(line.split())

@@ -262,3 +262,15 @@ def test_json_size_limit_and_slow_bodies() -> None:
     headers, body = write_request({"x": np.full(100_000, b"", object)}, is_binary=True)  # read individually
     assert is_long(body, headers[HEADER_LENGTH])
     assert is_long(body.replace(b"BYTES", b"\\u0042YTES"), str(int(headers[HEADER_LENGTH]) + 5))
+
+
+@pytest.mark.parametrize(
+    ("head", "form"),
+    [(b"\xff\xd8\xff\xe0", "image/jpeg"), (b"\x89PNG\r\n\x1a\n", "image/png"), (b"GIF89a", "image/gif")],
+)
+def test_picture_without_its_content_type_names_the_header(head: bytes, form: str) -> None:
+    with pytest.raises(
+        ProtocolError, match=f"the body is a picture .*; send it with the header Content-Type: {form}"
+    ) as raised:
+        protocol.read_request(head + bytes(100))
+    assert raised.value.status == 415

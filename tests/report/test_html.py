@@ -6,15 +6,16 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chronograd.answer import Answer, Section, Table
-from chronograd.errors import MissingExtraError
+from chronograd.errors import InputError, MissingExtraError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.record import Provenance, Record
-from chronograd.report.html import render_html
+from chronograd.report.html import render_html, write_page
 from chronograd.report.plots import svg
 from chronograd.report.runs import generic_page
 from chronograd.words import first_sentence, tight
@@ -192,6 +193,12 @@ def test_prose_wraps_but_values_do_not():
     assert f'<td class="prose">{prose}</td><td>{versions}</td>' in text
     assert "<div><dt>seeds</dt>" in text
     assert '<div class="prose"><dt>hypothesis</dt>' in text
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+def test_folder_that_takes_no_files_is_named():
+    with pytest.raises(InputError, match=r"cannot write /proc/x\.html: its folder takes no new files"):
+        write_page(Answer("Nothing"), Path("/proc/x.html"))
 
 
 def test_empty_page():

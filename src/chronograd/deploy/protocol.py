@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chronograd import door
+
 Array = npt.NDArray[Any]
 
 # Names of the protocol → types of numpy. BYTES are strings of any length. BF16 is missing: numpy has no such type.
@@ -39,7 +41,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_AXES = 32
 MAX_TENSORS = 1_000  # no model needs more, and each costs more than its bytes
-BINARY_ADVICE = ": send binary data, which may be larger"
+BINARY_ADVICE = ": send binary data, which may be larger, or a picture with its Content-Type, such as image/jpeg"
 LONG_BYTES = 256 * 2**10  # of JSON, which takes some 10 ms to read
 _NUMBERS = {"b": (bool,), "u": (int,), "i": (int,), "f": (int, float), "O": (str,)}
 # Parameters that change the meaning of a request and are not supported: refused, so that nobody misreads the answer.
@@ -283,6 +285,9 @@ def _read_json(text: bytes) -> Any:
     except RecursionError:
         raise ProtocolError("the JSON is nested too deeply") from None
     except ValueError as error:
+        if (kind := door.kind_of(text)) is not None and kind.key == "picture":
+            form = "image/" + kind.what.rpartition("(")[2].rstrip(")").lower()
+            raise ProtocolError(f"the body is {kind.what}; send it with the header Content-Type: {form}", 415) from None
         raise ProtocolError(f"the body is not JSON: {_cut(str(error))}") from None
 
 

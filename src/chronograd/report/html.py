@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Section
-from chronograd.errors import InputError, MissingExtraError
+from chronograd.errors import MissingExtraError
 from chronograd.figure import PALETTE
-from chronograd.files import write_aside
+from chronograd.files import as_asked, write_aside
 from chronograd.record import Record
 from chronograd.units import quantity
 from chronograd.words import dotted, first_sentence, tight
@@ -141,12 +141,9 @@ def _embedded(page: Answer) -> Markup:
 def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
     """Write a page, and optionally an executed notebook next to it; return the files. Raises InputError if that fails."""
     text = render_html(page)
-    try:
+    with as_asked(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_aside(out, text)
-    except OSError as error:
-        hint = "name a file in a folder that you can write"
-        raise InputError(f"cannot write {out}: {error.strerror}", hint) from None
     if not with_notebook:
         return [out]
     from chronograd.report.notebook import write_notebook
