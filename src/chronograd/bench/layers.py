@@ -65,17 +65,16 @@ def _timed(
     job: Job, trace: Trace, place: RankContext, repeats: int, warmup: int, on: str | None, say: Say
 ) -> LayerTimes:
     training, device = job.training, place.device
-    calibration, predicted_on, why_not = _calibration(job, place, on)
+    calibration, on_device, why_not = _calibration(job, place, on)
     operators = _launched(trace)
     say(f"timing {warmup} + {repeats} passes of each kind")
     times = _passes(job, operators, device, repeats, warmup)
     say("timing matrix products separately")
     products = _products_s(trace, operators, training.batch, device, AUTOCAST.get(training.precision, torch.float32))
-    predicted, pass_s = {}, None
+    predicted: dict[Key, float] = {}
+    pass_s = None
     if calibration is not None:
-        predicted = _predicted_s(trace, operators, training.batch, calibration)
-        seconds_each = operator_seconds(trace, training.batch, calibration)
-        pass_s = phase_seconds(trace, seconds_each, calibration)["forward"]
+        pass_s, predicted = predicted_pass(trace, training.batch, calibration)
     described = {(row.name, row.call): row for row in counted_layers(trace, training.batch)}
     rows = []
     for key, synchronised_s in times.synchronised_s.items():
@@ -112,7 +111,7 @@ def _timed(
         unsynchronised=times.unsynchronised,
         layers=rows,
         predicted_s=pass_s,
-        predicted_on=predicted_on,
+        predicted_on=on_device,
         why_not=why_not,
         versions=environment.versions(),
     )
@@ -203,7 +202,12 @@ def _calibration(job: Job, place: RankContext, on: str | None) -> tuple[Calibrat
         )
     except ChronogradError as error:
         return None, "", f"{error.message}; {error.hint}" if error.hint else error.message
-    return calibration, f"{device.title}, {calibration.origin} calibration", ""
+    return calibration, predicted_on(device, calibration), ""
+
+
+def predicted_on(device: Device, calibration: Calibration) -> str:
+    """Return the title of a device and the origin of its calibration, for `LayerTimes.predicted_on`."""
+    return f"{device.title}, {calibration.origin} calibration"
 
 
 def _device_here(device: torch.device) -> Device:
@@ -224,15 +228,16 @@ def _name_of(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else environment.processor_name()
 
 
-def _predicted_s(
-    trace: Trace, operators: Mapping[Key, Sequence[int]], batch: int, calibration: Calibration
-) -> dict[Key, float]:
-    """Return seconds of the device by layer; operators of the network itself belong to no layer."""
+def predicted_pass(trace: Trace, batch: int, calibration: Calibration) -> tuple[float, dict[Key, float]]:
+    """Return the seconds of the whole pass, launches included, and those of the device by layer.
+
+    Operators of the network itself belong to no layer.
+    """
     times = operator_seconds(trace, batch, calibration)
     by_layer: dict[Key, float] = defaultdict(float)
-    for key, indices in operators.items():
+    for key, indices in _launched(trace).items():
         by_layer[key if key[0] else (OUTSIDE, 0)] += float(times[list(indices)].sum())
-    return dict(by_layer)
+    return phase_seconds(trace, times, calibration)["forward"], dict(by_layer)
 
 
 # -- the answer ------------------------------------------------------------------------------------

@@ -74,7 +74,16 @@ class LayerTime(_Form):
 
     @property
     def label(self) -> str:
-        return f"{self.name}, call {self.call + 1}" if self.call else self.name
+        return label(self.name, self.call)
+
+
+def label(name: str, call: int) -> str:
+    """Return the name of a layer, and the number of its call after the first one.
+
+    >>> label("conv1", 0), label("conv1", 1)
+    ('conv1', 'conv1, call 2')
+    """
+    return f"{name}, call {call + 1}" if call else name
 
 
 class LayerTimes(_Form):

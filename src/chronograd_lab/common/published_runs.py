@@ -88,6 +88,12 @@ def measured_folder() -> Path | None:
     return Path(folder).expanduser() if folder else None
 
 
+def large_models_folder() -> Path | None:
+    """Return the folder of published runs of large models, if the user has them."""
+    folder = measured_folder()
+    return folder / "large_models" if folder is not None and (folder / "large_models").is_dir() else None
+
+
 def _schedule(task: str, name: str, planned: float) -> Schedule:
     if task == "SQuAD":
         return Schedule("constant", (), planned)

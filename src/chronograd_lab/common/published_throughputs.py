@@ -6,7 +6,7 @@ A prediction uses the row of one GPU; rows of several GPUs are compared with it.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -139,3 +139,13 @@ def beside_published(device: str, network: str) -> list[Row]:
          "predicted_speed_up": row["batch"] / row["predicted_s"] / (own[0]["batch"] / own[0]["predicted_s"])}
         for name, own in sets.items() if own and own[0]["gpus"] == 1 for row in own
     ]  # fmt: skip
+
+
+def between_nodes_residual(rows: Sequence[Row]) -> float:
+    """Return the published over the predicted step of strong scaling on several nodes, at least 1; 1 without such a row.
+
+    Args:
+        rows: of `beside_published`.
+    """
+    far = [row["step_time_s"] / row["predicted_s"] for row in rows if row["set"] == "strong" and row["nodes"] > 1]
+    return float(max([1.0, *far]))

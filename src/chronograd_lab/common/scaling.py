@@ -21,7 +21,7 @@ from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.measure.result import Timing
 from chronograd.predict.prediction import StepModel
-from chronograd.record import Record
+from chronograd.record import Record, ScalingRow
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.units import percent, quantity, seconds
 from chronograd.words import signed_percent
@@ -79,9 +79,6 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
     cores are not run, because they would measure the sharing of cores. Each rank has the same threads in every world, chosen
     for the largest one.
     """
-    from chronograd.data.datasets import card
-    from chronograd.data.trace_job import trace_job
-
     rows: list[Row] = []
     cores = environment.cores()
     crowded = sorted({world for sweep in sweeps for world in sweep.measured if world > cores})
@@ -91,7 +88,7 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
     runner.parallel, runner.threads = 1, runner.threads_alone(worlds)
     for sweep in sweeps:
         job = changed(sweep.job, [f"cluster.threads={runner.threads}"]) if sweep.measured else sweep.job
-        ladder = Ladder(job, trace_job(job), card(job.data).train_size)
+        ladder = _ladder(job)
 
         def measure(one: Job, name: str = sweep.name) -> Record:
             per_rank = -(-one.training.batch // one.cluster.count)
@@ -101,13 +98,31 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
         is_predicted = not job.backend.startswith("tf_")
         worlds = [*sweep.predicted] or [point.world for point in points if point.kind == "measured" and is_predicted]
         try:
-            points += (
-                ladder.predicted(worlds, sweep.scaling, sweep.factor, StepModel(sweep.algorithm)) if worlds else []
-            )
+            points += _predicted(ladder, sweep, worlds)
         except InputError as error:
             runner.say(f"{sweep.name}: not predicted: {error.message}")
-        rows += [{"series": sweep.name, **point.model_dump(), **sweep.known} for point in points]
+        rows += _rows(sweep, points)
     return runner.results(settings, rows={"points": rows}, notes=[*notes, *reasons(rows)])
+
+
+def predicted_points(sweeps: Sequence[Sweep]) -> list[Row]:
+    """Return the rows of the predicted numbers of ranks, in the form of the table `points`."""
+    return [row for sweep in sweeps for row in _rows(sweep, _predicted(_ladder(sweep.job), sweep, sweep.predicted))]
+
+
+def _ladder(job: Job) -> Ladder:
+    from chronograd.data.datasets import card
+    from chronograd.data.trace_job import trace_job
+
+    return Ladder(job, trace_job(job), card(job.data).train_size)
+
+
+def _predicted(ladder: Ladder, sweep: Sweep, worlds: Sequence[int]) -> list[ScalingRow]:
+    return ladder.predicted(worlds, sweep.scaling, sweep.factor, StepModel(sweep.algorithm)) if worlds else []
+
+
+def _rows(sweep: Sweep, points: Sequence[ScalingRow]) -> list[Row]:
+    return [{"series": sweep.name, **point.model_dump(), **sweep.known} for point in points]
 
 
 def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Record:
@@ -143,13 +158,15 @@ def cluster_sweeps(
     return sweeps
 
 
-def with_published(results: Results) -> Results:
-    """Add the tables `published`, throughputs of the clusters' devices, and `prices`."""
-    settings = results.settings
-    devices = [device for device, _ in settings["clusters"]]
-    rows = [row for device in devices for row in published(device, settings["network"])]
-    prices = price_rows(gpu_prices(devices, settings["per_node"]), settings["per_node"])
-    return replace(results, rows={**results.rows, "published": rows, "prices": prices})
+def cluster_tables(results: Results, sweeps: Sequence[Sweep]) -> dict[str, list[Row]]:
+    """Return the tables of the clusters' GPUs: `points` with the measured rows, `published` throughputs, and `prices`."""
+    settings, devices = results.settings, [device for device, _ in results.settings["clusters"]]
+    here = [row for row in results.rows["points"] if row["series"] not in devices]
+    return {
+        "points": [*here, *predicted_points(sweeps)],
+        "published": [row for device in devices for row in published(device, settings["network"])],
+        "prices": price_rows(gpu_prices(devices, settings["per_node"]), settings["per_node"]),
+    }
 
 
 def by_world(rows: Sequence[Row]) -> dict[str, Row]:

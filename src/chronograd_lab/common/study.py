@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.errors import InputError, NotFoundError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures
+from chronograd_lab.common.predictions import Tables, outdated
 from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.rows import plural
 from chronograd_lab.common.runner import StudyRunner
@@ -88,6 +90,7 @@ class Study:
             next to the file of `conduct`.
         values: fill-ins and claims of the text, in addition to `settings`. `blocks`: tables and figures by the title of their
             section.
+        predictions: tables of results that this version predicts from their settings and their other rows, without runs.
         truth: a description of the files in the runner's `truth`, which score predictions; empty if there are none.
         not_run: the open points of the published results.
     """
@@ -101,8 +104,18 @@ class Study:
     published: str = "laptop"
     values: Callable[[Results], Mapping[str, Any]] = lambda results: {}
     blocks: Callable[[Results], Mapping[str, Block]] = lambda results: {}
+    predictions: Callable[[Results], Tables] = lambda results: {}
     truth: str = ""
     not_run: Sequence[NotRun] = ()
+
+    def predicted_again(self, results: Results) -> Results:
+        """Return results with the predictions of this version; the same results if theirs are within 1 % of these."""
+        current = self.predictions(results)
+        if not outdated(results.rows, current):
+            return results
+        today = datetime.now(UTC).date().isoformat()
+        rows = {**results.rows, **{name: list(table) for name, table in current.items()}}
+        return replace(results, rows=rows, environment={**results.environment, "predicted": today})
 
     def page(self, results: Results, is_checked: bool = True) -> Answer:
         """Return the report. Raises ClaimError if results of the published size do not support the text, if `is_checked`."""
@@ -158,8 +171,9 @@ class Study:
         changes = "".join(f" {change.removeprefix('training.')}," for change in environment.get("changes", []))
         cores = f", {plural(environment['cores'], 'core')}" if "cores" in environment else ""
         runs, threads = environment.get("runs_at_a_time", 1), environment.get("threads_per_run", 1)
+        predicted = f", predicted {environment['predicted']}" if "predicted" in environment else ""
         footer = (
-            f"{results.created[:10]};{changes} {gpu}{environment.get('processor', 'unknown processor')}{cores}; "
+            f"{results.created[:10]}{predicted};{changes} {gpu}{environment.get('processor', 'unknown processor')}{cores}; "
             f"{plural(runs, 'run')} at a time with {plural(threads, 'thread')} each. Versions: {versions}"
         )
         opening = summary or Answer(_title(self.name), sections=list(sections)).opening()

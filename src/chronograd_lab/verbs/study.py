@@ -14,6 +14,7 @@ from chronograd.verbs.screen import say
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
+    from chronograd_lab.common.results import Results
 
 HELP = "Studies: a question each, answered from numbers."
 _LOG = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -70,14 +71,13 @@ class RunStudy(Request):
     notebook: bool = False
     """Also save an executed notebook."""
     report_only: bool = False
-    """Only write the report again, from the results in the folder."""
+    """Only write the report again, from the results in the folder. Predictions that this version no longer makes are made again."""
     truth: Annotated[tuple[Path, ...], _LOG, Spelling(metavar="FILE...")] = ()
     """Logs of further runs, on which the study scores its predictions if it makes any."""
 
     def answer(self) -> Answer:
         from chronograd.report.html import write_page  # an extra: better to miss it now than after the runs
         from chronograd.report.markdown import write_markdown
-        from chronograd_lab.common.results import Results
         from chronograd_lab.common.runner import StudyRunner
         from chronograd_lab.common.study import settings_of
         from chronograd_lab.studies import find
@@ -87,7 +87,7 @@ class RunStudy(Request):
         self._check_truth(bool(study.truth))
         folder = self.out or Path("studies") / f"{self.name}-{self.size}"
         if self.report_only:
-            results = Results.load(folder / "results.json")
+            results = self._predicted_again(folder / "results.json")
         else:
             folder.mkdir(parents=True, exist_ok=True)
             logs = (*self.truth, *self.files)
@@ -99,6 +99,18 @@ class RunStudy(Request):
         takeaways = {section.title: section.takeaway for section in page.sections}
         data = {"folder": str(folder), "written": [str(path) for path in written], "takeaways": takeaways}
         return replace(page, data=data)
+
+    def _predicted_again(self, path: Path) -> Results:
+        """Return stored results; if their predictions are outdated, replace them in the file, too."""
+        from chronograd_lab.common.results import Results
+        from chronograd_lab.studies import find
+
+        stored = Results.load(path)
+        results = find(self.name).predicted_again(stored)
+        if results is not stored:
+            say(f"{path}: predictions of an earlier version are replaced by those of this one")
+            results.save(path)
+        return results
 
     def summary(self, answer: Answer) -> list[str]:
         return [f"{section.title}: {section.takeaway}" for section in answer.sections]

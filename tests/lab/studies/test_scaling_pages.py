@@ -178,13 +178,37 @@ def test_strong_and_weak_throughput_and_time(device: str) -> None:
     assert f"{seconds(alone['training_time_s'])} on one {device}" in time
     ends = [one(STRONG, series=device, scaling=s, world=16) for s in ("strong", "weak")]
     strong_s, weak_s = (seconds(row["training_time_s"]) for row in ends)
-    assert f"On 16 × {device}, weak scaling takes {weak_s} and strong scaling {strong_s}." in time
+    assert (
+        f"On 16 × {device}, weak scaling takes {weak_s} and strong scaling {strong_s} ({_interval(ends[0])})." in time
+    )
     assert ends[0]["training_time_s"] == pytest.approx(10 * (60_000 // 256) * ends[0]["step_time_s"])
     growth = ends[1]["step_time_s"] / alone["step_time_s"]
     shown = section(STRONG, "Weak-scaling").takeaway
     assert re.search(
         rf"On 16 × {device}, [a-z ]* takes {growth:.2f} times as long [a-z ]*\(efficiency {100 / growth:.0f} %\)", shown
     )
+
+
+def _interval(row: Row) -> str:
+    low, high = (row["training_time_s"] * row[end] / row["step_time_s"] for end in ("low", "high"))
+    return f"{seconds(low)} … {seconds(high)}"
+
+
+def test_strong_scaling_on_two_nodes_carries_the_published_error() -> None:
+    """The T4s of two machines took 561 ms a step, predicted 108 ms; a step of 16 GPUs may be that much longer, too."""
+    far = next(row for row in results(STRONG).rows["t4"] if row["set"] == "strong" and row["nodes"] == 2)
+    residual = far["step_time_s"] / far["predicted_s"]
+    assert residual > 5
+    for row in results(STRONG).rows["points"]:
+        if row["kind"] == "predicted":
+            is_far = row["scaling"] == "strong" and row["world"] == 16
+            assert (row["high"] / row["step_time_s"] == pytest.approx(residual)) is is_far
+    rows = {device: one(STRONG, series=device, scaling="strong", world=16) for device in ("k80-gk210", "v100")}
+    details = [highlight.detail for highlight in page(STRONG).highlights if "strong" in highlight.label]
+    for row, detail in zip(rows.values(), details, strict=True):
+        low, high = (100 * row["efficiency"] * row["step_time_s"] / row[end] for end in ("high", "low"))
+        assert detail.endswith(f"80 % interval {low:.1f} % … {high:.1f} %")
+    assert f"took {residual:.1f} times as long as predicted" in page(STRONG).opening()[1]
 
 
 def test_strong_and_weak_cost() -> None:
@@ -198,8 +222,10 @@ def test_strong_and_weak_cost() -> None:
         for r in rows:
             if r["series"] == device:
                 costs[r["scaling"], r["world"]] = f"${r['cost_usd']:.{2 if r['cost_usd'] >= 1 else 3}f}"
-        weak, strong = (f"in {s} scaling, 8 cost {costs[s, 8]} and 16 cost {costs[s, 16]}." for s in ("weak", "strong"))
-        assert f"One {device} costs {costs['weak', 1]}; {weak} I{strong[1:]}" in text
+        weak, strong = (f"in {s} scaling, 8 cost {costs[s, 8]} and 16 cost {costs[s, 16]}" for s in ("weak", "strong"))
+        far = one(STRONG, series=device, scaling="strong", world=16)
+        low, high = (f"${far['cost_usd'] * far[end] / far['step_time_s']:.2f}" for end in ("low", "high"))
+        assert f"One {device} costs {costs['weak', 1]}; {weak}. I{strong[1:]} ({low} … {high})." in text
     fastest = min(rows, key=lambda r: r["training_time_s"])
     trade = section(STRONG, "Time against")
     assert (

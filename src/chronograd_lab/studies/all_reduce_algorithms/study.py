@@ -84,7 +84,7 @@ NCCL = Model("a ring: each GPU sends n-ths to the next", "2(n − 1) · α + 2(n
 MODELS = {
     "nccl": NCCL,
     "hierarchical_copy": Model("two hubs, one for each half", "2(n/2 − 1) · (α + S/B) + 2(α + S/B')", _two_hubs),
-    "reduction_to_one_device": Model("all to one GPU and back, over its link", "2(n − 1) · (α + S/B)", _to_one),
+    "reduction_to_one_device": Model("all to one GPU and back, over the link to each", "Σ 2(α + S/B)", _to_one),
     "ring": Model(
         "a ring through the hosts' memory",
         "2(n − 1) · (α + 2α') + 2(n − 1)/n · S · (1/B + 2/B')",
@@ -153,9 +153,13 @@ def predicted(settings: Settings) -> list[Row]:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     results = run_sweeps(runner, settings, sweeps(settings))
+    return replace(results, rows={**results.rows, **predictions(results)})
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    settings = results.settings
     theirs = matching(published(settings["device"], settings["gpu_network"]), gpus=8)
-    more = {"predicted": predicted(settings), "rings": published_rings(settings), "without_nccl": theirs}
-    return replace(results, rows={**results.rows, **more})
+    return {"predicted": predicted(settings), "rings": published_rings(settings), "without_nccl": theirs}
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -300,4 +304,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
 )

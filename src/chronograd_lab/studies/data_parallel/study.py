@@ -41,6 +41,7 @@ from chronograd_lab.common.scaling import (
     has_many,
     here_table,
     line_and_points,
+    predicted_points,
     run_sweeps,
     scaling_job,
     series_of,
@@ -74,7 +75,7 @@ def here(settings: Settings, has_gpus: bool) -> list[Sweep]:
     ]
 
 
-def elsewhere(runner: StudyRunner, settings: Settings) -> dict[str, list[Row]]:
+def elsewhere(settings: Settings) -> dict[str, list[Row]]:
     """Predict the tables `points`, `parts` of DataParallel's exchange, and `largest`: the batches that fit in memory."""
     device, worlds = settings["device"], settings["predicted_worlds"]
     largest = _largest(settings, device)
@@ -89,7 +90,6 @@ def elsewhere(runner: StudyRunner, settings: Settings) -> dict[str, list[Row]]:
             _sweep(settings, DP, other, PUBLIC_SPEED_UP["batch"], scaling, predicted=worlds)
             for scaling in ("weak", "strong")
         ]
-    points = run_sweeps(runner, settings, sweeps).rows["points"]
     parts = [_parts(settings, device, batch, world) for batch in fits for world in worlds if world > 1]
     room = _room(device)
     memory = [
@@ -97,7 +97,7 @@ def elsewhere(runner: StudyRunner, settings: Settings) -> dict[str, list[Row]]:
          "largest": largest, "room": room}
         for batch in settings["predicted_batches"]
     ]  # fmt: skip
-    return {"points": points, "parts": parts, "memory": memory}
+    return {"points": predicted_points(sweeps), "parts": parts, "memory": memory}
 
 
 def _sweep(settings: Settings, backend: str, place: str, batch: int, scaling: Scaling, **worlds: Any) -> Sweep:
@@ -142,12 +142,16 @@ def _parts(settings: Settings, device: str, batch: int, world: int) -> Row:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    there = elsewhere(runner, settings)
     results = run_sweeps(runner, settings, here(settings, bool(environment.gpus())))
-    points = [*results.rows["points"], *there["points"]]
+    return replace(results, rows={**results.rows, **predictions(results), "loading": [LOADING]})
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    settings, measured = results.settings, matching(results.rows["points"], place="here")
+    there = elsewhere(settings)
     one_gpu = [{**row, **_one_gpu_now(settings, row)} for row in one_gpu_steps()]
     t4 = beside_published("t4", settings["network"])
-    return replace(results, rows={**there, "points": points, "one_gpu": one_gpu, "loading": [LOADING], "t4": t4})
+    return {**there, "points": [*measured, *there["points"]], "one_gpu": one_gpu, "t4": t4}
 
 
 def _one_gpu_now(settings: Settings, row: Row) -> Row:
@@ -418,4 +422,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
 )

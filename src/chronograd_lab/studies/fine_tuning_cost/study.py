@@ -39,7 +39,16 @@ _COLORS = ("accent", "vermilion", "green", "purple", "orange")
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runs = sorted(published_runs(), key=lambda run: -run.test_accuracy)
+    per_second = _price(DEVICE)["usd_per_hour"] / 3600
+    curves = {
+        run.name: {"dollars": (per_second * run.times).tolist(), "accuracy": run.curve.tolist()}
+        for run in _runs()[: settings["drawn"]]
+    }
+    return runner.results(settings, rows=predictions(settings), curves=curves)
+
+
+def predictions(settings: Settings) -> dict[str, list[Row]]:
+    runs = _runs()
     prices = [_price(device) for device in settings["devices"]]
     per_second = matching(prices, device=DEVICE)[0]["usd_per_hour"] / 3600
     ways = [
@@ -52,13 +61,12 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     ]  # fmt: skip
     reached = [row for target in settings["targets"] for run in runs for row in _reached(run, target, per_second)]
     predicted = [_predicted(way, row) for row in prices for way in PREDICTED]
-    curves = {
-        run.name: {"dollars": (per_second * run.times).tolist(), "accuracy": run.curve.tolist()}
-        for run in runs[: settings["drawn"]]
-    }
-    return runner.results(
-        settings, rows={"ways": ways, "reached": reached, "predicted": predicted, "prices": prices}, curves=curves
-    )
+    return {"ways": ways, "reached": reached, "predicted": predicted, "prices": prices}
+
+
+def _runs() -> list[FineTuningRun]:
+    """Return the published runs, the most accurate first."""
+    return sorted(published_runs(), key=lambda run: -run.test_accuracy)
 
 
 def _price(device: str) -> Row:
@@ -187,4 +195,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=lambda results: predictions(results.settings),
 )

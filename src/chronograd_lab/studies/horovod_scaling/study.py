@@ -24,6 +24,7 @@ from chronograd_lab.common.scaling import (
     by_world,
     changes,
     cluster_sweeps,
+    cluster_tables,
     has_many,
     here_table,
     ideal,
@@ -35,7 +36,6 @@ from chronograd_lab.common.scaling import (
     series_of,
     throughput_interval,
     with_interval,
-    with_published,
 )
 from chronograd_lab.common.study import Study, table
 from chronograd_lab.common.written import Block, key
@@ -64,14 +64,18 @@ def job(settings: Settings, backend: str, ranks: int = 1, switches: Row | None =
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    def there(scaling: Scaling, **cluster: Any) -> Job:
-        return job(settings, "horovod", **cluster)
-
     sweeps = [Sweep(name, job(settings, of), measured=settings["worlds"]) for of, name in HERE.items()]
-    results = with_published(run_sweeps(runner, settings, [*sweeps, *cluster_sweeps(settings, there)]))
+    results = run_sweeps(runner, settings, sweeps)
     largest = last(results.rows["points"], series=HERE["horovod"], kind="measured")  # one rank needs no Horovod
     switches = _switches(runner, settings) if largest is not None and largest["world"] > 1 else []
-    return replace(results, rows={**results.rows, "switches": switches})
+    return replace(results, rows={**results.rows, **predictions(results), "switches": switches})
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    def there(scaling: Scaling, **cluster: Any) -> Job:
+        return job(results.settings, "horovod", **cluster)
+
+    return cluster_tables(results, cluster_sweeps(results.settings, there))
 
 
 def _switches(runner: StudyRunner, settings: Settings) -> list[Row]:
@@ -236,4 +240,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
 )

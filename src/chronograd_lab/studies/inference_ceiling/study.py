@@ -72,6 +72,11 @@ _QUARTERS = 4
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    measured, notes = _measured()
+    return runner.results(settings, rows={**predictions(settings), **measured}, notes=notes)
+
+
+def predictions(settings: Settings) -> dict[str, list[Row]]:
     traces = {name: counted(name) for name in settings["networks"]}
     work: list[Row] = [{"network": NETWORKS[name], "macs": trace.macs(1)} for name, trace in traces.items()]
     ceilings = [
@@ -94,9 +99,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         for batch in settings["batches"]
     ]
     devices = [row for device in _devices(settings) for row in _on(device, traces, settings["batches"][-1])]
-    measured, notes = _measured()
-    rows = {"work": work, "ceilings": ceilings, "reached": reached, "losses": losses, "devices": devices, **measured}
-    return runner.results(settings, rows=rows, notes=notes)
+    return {"work": work, "ceilings": ceilings, "reached": reached, "losses": losses, "devices": devices}
 
 
 def _devices(settings: Settings) -> list[Device]:
@@ -449,4 +452,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=lambda results: predictions(results.settings),
 )

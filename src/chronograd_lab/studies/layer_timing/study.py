@@ -21,7 +21,7 @@ from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.hardware import catalog
 from chronograd.measure import layer_times
-from chronograd.measure.layer_times import LayerTimes
+from chronograd.measure.layer_times import LayerTimes, label
 from chronograd.predict.compute import Work, phase_seconds
 from chronograd.predict.relatives import calibration_for
 from chronograd.units import percent, seconds, si
@@ -76,13 +76,50 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         "passes": [_pass_row(one) for one in times],
         "layers": [row for one in times for row in _layer_rows(one)],
         "queues": queues,
-        "predicted": [
-            _predicted(network, settings["gpu"], batch)
-            for network in settings["networks"]
-            for batch in settings["gpu_batches"]
-        ],
     }
-    return runner.results(settings, rows=rows, notes=notes)
+    results = runner.results(settings, rows=rows, notes=notes)
+    return replace(results, rows={**rows, **predictions(results)})
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    """Predict the passes on GPUs and their layers, and the times of the study's GPU.
+
+    A pass on a processor keeps its prediction, because only that machine has its calibration. So does a network that this
+    version cannot count.
+    """
+    settings, passes, layers = results.settings, [], []
+    for row in results.rows["passes"]:
+        of_pass, of_layers = _predicted_pass(row) if row["device"] == "cuda" else ({}, {})
+        passes.append({**row, **of_pass})
+        for layer in matching(results.rows["layers"], network=row["network"], place=row["place"]):
+            layers.append({**layer, "predicted_s": of_layers.get(layer["layer"], layer["predicted_s"])})
+    gpu = [_predicted(network, settings["gpu"], n) for network in settings["networks"] for n in settings["gpu_batches"]]
+    return {"passes": passes, "layers": layers, "predicted": gpu}
+
+
+def _predicted_pass(row: Row) -> tuple[Row, dict[str, float]]:
+    """Return the predicted columns of a pass on a GPU, and the seconds of its layers by their label."""
+    from chronograd.ask import job_of
+    from chronograd.bench.layers import predicted_on, predicted_pass
+    from chronograd.data.trace_job import trace_job
+
+    name, precision, batch = row["place"].rsplit(", ", 2)
+    gpu = catalog.of_driver_name(name)
+    if gpu is None:
+        return {}, {}
+    fields = ["mode=inference", f"cluster.device={gpu.name}", f"training.precision={precision}"]
+    try:
+        job = job_of(row["network"], fields, {"batch": int(batch.removeprefix("batch "))})
+        calibration = calibration_for(gpu, job.training.precision, mode="inference")
+        pass_s, by_layer = predicted_pass(trace_job(job), job.training.batch, calibration)
+    except ChronogradError:
+        return {}, {}
+    columns = {
+        "predicted_s": pass_s,
+        "predicted_layers_s": sum(by_layer.values()),
+        "predicted_on": predicted_on(gpu, calibration),
+    }
+    return columns, {label(*key): layer_s for key, layer_s in by_layer.items()}
 
 
 def _here(runner: StudyRunner, settings: Settings, network: str) -> LayerTimes:
@@ -185,10 +222,20 @@ def values(results: Results) -> dict[str, Any]:
         "gpu": rows["predicted"][0],
         "products": ends([row["products_s"] / row["with_product_s"] for row in passes]),
         "predicted": {
-            "of": len(known), "median": statistics.median(abs(row["predicted_s"] / row["whole_s"] - 1) for row in known),
+            **{device: _predicted_well(own) for device, own in grouped(known, "device").items()},
             "layer": ends([_factor(rows["layers"], row) for row in known]),
         },
     }  # fmt: skip
+
+
+def _predicted_well(passes: Sequence[Row]) -> Row:
+    """Return the number of passes, the median size of the errors of their predictions, and the pass with the largest error."""
+    errors = [{**row, "error": row["predicted_s"] / row["whole_s"] - 1} for row in passes]
+    return {
+        "passes": len(errors),
+        "median": statistics.median(abs(row["error"]) for row in errors),
+        "worst": max(errors, key=lambda row: abs(row["error"])),
+    }
 
 
 def _predicted_layers(layers: Sequence[Row]) -> list[Row]:
@@ -371,5 +418,6 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
     truth="what `chronograd measure layers NETWORK --json` printed on another machine, and traces of torch.profiler",
 )

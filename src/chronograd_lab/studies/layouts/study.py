@@ -22,7 +22,7 @@ from chronograd.large.search_answer import in_words
 from chronograd.large.step import step_of
 from chronograd.units import GIB, memory, percent, seconds
 from chronograd_lab.common.large_runs import TimedRun, timed
-from chronograd_lab.common.published_runs import MEASURED_VARIABLE, measured_folder
+from chronograd_lab.common.published_runs import MEASURED_VARIABLE, large_models_folder
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import grouped, matching
 from chronograd_lab.common.runner import StudyRunner
@@ -48,6 +48,17 @@ LEAST_LAYOUTS = 4  # of a group, so that a choice matters
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    is_there = large_models_folder() is not None
+    notes = (
+        []
+        if is_there
+        else [f"No published runs: {MEASURED_VARIABLE} names no folder that has them, so no regret was computed."]
+    )
+    return runner.results(settings, rows={"groups": [], **predictions(settings)}, notes=notes)
+
+
+def predictions(settings: Settings) -> dict[str, list[Row]]:
+    """Return the layouts of every count; the regret on published runs, too, if their folder is available."""
     ladder: list[Row] = []
     choices: list[Row] = []
     front: list[Row] = []
@@ -71,10 +82,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         ]
         if count == settings["front_of"]:
             front = [_row(count, one) for one in search.front]
-    groups, notes = _published()
-    return runner.results(
-        settings, rows={"ladder": ladder, "choices": choices, "front": front, "groups": groups}, notes=notes
-    )
+    folder = large_models_folder()
+    groups = {} if folder is None else {"groups": groups_of(folder)}
+    return {"ladder": ladder, "choices": choices, "front": front, **groups}
 
 
 def _row(count: int, option: LayoutOption) -> Row:
@@ -98,17 +108,9 @@ def _shortest_s(asked: AskedLayouts, fixed: Mapping[str, Any]) -> float | None:
 # -- conduct: published runs -------------------------------------------------------------------------------
 
 
-def _published() -> tuple[list[Row], list[str]]:
-    """Return the regret of each rule on each group, and a note if the runs are missing."""
-    folder = measured_folder()
-    if folder is None or not (folder / "large_models").is_dir():
-        return [], [f"No published runs: {MEASURED_VARIABLE} names no folder that has them, so no regret was computed."]
-    return groups_of(folder), []
-
-
 def groups_of(folder: Path) -> list[Row]:
     """Return a row for each of vTrain's groups: its size, and the regret of each rule. Equal layouts are averaged."""
-    runs = [run for run in timed(folder / "large_models") if run.file == "vtrain"]
+    runs = [run for run in timed(folder) if run.file == "vtrain"]
     predicted = {run.name: step_of(run.setting, run.software).step_s for run in runs}
     rules: dict[str, Callable[[TimedRun], Any]] = {
         FREE: lambda run: predicted[run.name],
@@ -290,4 +292,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=lambda results: predictions(results.settings),
 )

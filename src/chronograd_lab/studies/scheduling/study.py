@@ -6,7 +6,7 @@ Y. Peng et al., Optimus, EuroSys 2018; J. Gu et al., Tiresias, NSDI 2019; A. Qia
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,44 +51,58 @@ PUBLISHED = {"pollux": 2446, "tiresias": 3470, "optimus": 5302}
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    measured, notes, there = measured_folder(), [], []
-    for name in settings["workloads"]:
-        try:
-            workload(name, 0, measured)
-            there.append(name)
-        except InputError as why:
-            notes.append(f"The workload of {name} was left out: {why.message}.")
-    seeds = range(settings["seeds"])
-    rows: dict[str, list[Row]] = {"runs": [], "errors": [], "loads": []}
-    for name in there:
-        for seed in seeds:
-            jobs, pool = workload(name, seed, measured)
-            for own in names():
-                found = simulate(jobs, pool, policy(own), CONDITIONS[name], np.random.default_rng(seed))
-                rows["runs"].append(
-                    {"workload": name, "policy": own, "seed": seed, "jobs": len(jobs), **_measures(found)}
-                )
-            for error in settings["errors"]:
-                for own in (*COLORS, WITHOUT_FORECAST):
-                    wrong = [_wrong(job, error) for job in jobs]
-                    found = simulate(wrong, pool, policy(own), CONDITIONS[name], np.random.default_rng(seed))
-                    rows["errors"].append(
-                        {"workload": name, "policy": own, "seed": seed, "error": error, **_measures(found)}
-                    )
-            for load in settings["loads"]:
-                denser = [replace(job, arrival_s=job.arrival_s / load) for job in jobs]
-                for own in (*COLORS, WITHOUT_FORECAST):
-                    found = simulate(denser, pool, policy(own), CONDITIONS[name], np.random.default_rng(seed))
-                    rows["loads"].append(
-                        {"workload": name, "policy": own, "seed": seed, "load": load, **_measures(found)}
-                    )
-    jobs, pool = workload(OWN, 0)
-    shown = simulate(jobs, pool, policy("optimus"), CONDITIONS[OWN])
-    rows["stays"] = [{**vars(stay), "size": list(stay.size)} for stay in shown.stays]
+    notes = [
+        f"The workload of {name} was left out: {why}." for name in settings["workloads"] if (why := _why_not(name))
+    ]
+    rows = _simulated(settings, {})
     if settings["real"]:
         rows["real"], left_out = run_real(runner.folder / "queues", settings["real"], runner.say)
         notes += left_out
     return runner.results(settings, rows=rows, notes=notes)
+
+
+def _why_not(name: str) -> str:
+    """Return why a workload is not available; empty if it is."""
+    try:
+        workload(name, 0, measured_folder())
+    except InputError as why:
+        return why.message
+    return ""
+
+
+def _simulated(settings: Settings, stored: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """Return the simulated tables; of a workload that is not available, the stored rows."""
+    rows: dict[str, list[Row]] = {"runs": [], "errors": [], "loads": []}
+    for name in settings["workloads"]:
+        if _why_not(name):
+            for table_, own in rows.items():
+                own += matching(stored.get(table_, []), workload=name)
+            continue
+        for seed in range(settings["seeds"]):
+            for table_, more in _of_seed(name, seed, settings).items():
+                rows[table_] += more
+    jobs, pool = workload(OWN, 0)
+    shown = simulate(jobs, pool, policy("optimus"), CONDITIONS[OWN])
+    rows["stays"] = [{**vars(stay), "size": list(stay.size)} for stay in shown.stays]
+    return rows
+
+
+def _of_seed(name: str, seed: int, settings: Settings) -> dict[str, list[Row]]:
+    """Simulate one workload under all policies; with wrong forecasts and with other loads under those that forecast."""
+    jobs, pool = workload(name, seed, measured_folder())
+    some = (*COLORS, WITHOUT_FORECAST)
+
+    def row(of: Sequence[ScheduledJob], policy_: str, **known: Any) -> Row:
+        found = simulate(of, pool, policy(policy_), CONDITIONS[name], np.random.default_rng(seed))
+        return {"workload": name, "policy": policy_, "seed": seed, **known, **_measures(found)}
+
+    wrong = {error: [_wrong(job, error) for job in jobs] for error in settings["errors"]}
+    denser = {load: [replace(job, arrival_s=job.arrival_s / load) for job in jobs] for load in settings["loads"]}
+    return {
+        "runs": [row(jobs, own, jobs=len(jobs)) for own in names()],
+        "errors": [row(of, own, error=error) for error, of in wrong.items() for own in some],
+        "loads": [row(of, own, load=load) for load, of in denser.items() for own in some],
+    }
 
 
 def _wrong(job: ScheduledJob, error: float) -> ScheduledJob:
@@ -278,4 +292,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=lambda results: _simulated(results.settings, results.rows),
 )

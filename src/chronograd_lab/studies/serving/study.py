@@ -12,17 +12,17 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chronograd import trust
 from chronograd.answer import Table
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.files import write_json
@@ -90,12 +90,10 @@ def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat
     servers = [
         {"knee": at_knee, "most": server.most_per_s, "lone_s": server.lone_s, "is_bound": cores is not None, **own}
     ]
-    known = _known(server)
     points = [
-        {"of_knee": share, "rate": rate, "lone_s": server.lone_s, **point,
-         **{name: _statistics(one, rate, settings, repeat) for name, one in known.items()}}
+        {"of_knee": share, "rate": rate, "lone_s": server.lone_s, **point, **_predicted(server, rate, settings, repeat)}
         for share, rate, point in zip(settings["of_knee"], rates, measured, strict=True)
-    ]  # fmt: skip
+    ]
     asleep: list[Row] = []
     if repeat == 0:
         number = [settings["of_knee"].index(share) for share in settings["asked"]]
@@ -124,6 +122,31 @@ def _known(server: Server) -> dict[str, Server]:
         "first": replace(server, answer_s=0.0, slice_s=0.0),
         "predicted": server,
     }
+
+
+def _predicted(server: Server, rate: float, settings: Settings, seed: int) -> Row:
+    """Return the statistics of each kind of prediction at a rate."""
+    return {name: _statistics(one, rate, settings, seed) for name, one in _known(server).items()}
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    """Predict the measured points again, from the stored times of each server."""
+    servers = {(row["network"], row["repeat"]): _stored(row) for row in results.rows["servers"]}
+    points = [
+        {**row, **_predicted(servers[row["network"], row["repeat"]], row["rate"], results.settings, row["repeat"])}
+        for row in results.rows["points"]
+    ]
+    return {"points": points}
+
+
+def _stored(row: Row) -> Server:
+    """Return the server of a row of the table `servers`."""
+    known = {field.name: row[field.name] for field in fields(Server)}
+    by_key = {
+        "batch_s": {int(n): s for n, s in row["batch_s"].items()},
+        "wake_s": {float(pause_s): s for pause_s, s in row["wake_s"].items()},
+    }
+    return Server(**{**known, **by_key, "factors": tuple(row["factors"])})
 
 
 def _exported(folder: Path, network: str) -> Path:
@@ -251,7 +274,7 @@ def _kept_awake() -> Iterator[None]:
     the lowest priority.
     """
     spinning = [
-        subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())], start_new_session=True)
+        subprocess.Popen(trust.python("-c", _SPIN, str(os.getpid())), start_new_session=True)
         for _ in range(environment.cores())
     ]
     if hasattr(os, "sched_setaffinity"):
@@ -509,4 +532,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
 )

@@ -58,7 +58,7 @@ def job(settings: Settings, learners: int, servers: int) -> Job:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     runner.parallel = runner.threads = 1  # runs are timed, so each has the machine, and each learner a core
-    rows: dict[str, list[Row]] = {"alike": _alike(settings), "softsync": _softsync(settings), "slow": _slow(settings)}
+    rows = predictions(settings)
     curves = {"exercise": _columns(of_pushes(EXERCISE))}
     notes = []
     is_there, why_not = parameter_server.available()
@@ -72,6 +72,10 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     else:
         notes.append(f"Nothing was counted on parameter servers: {why_not}.")
     return runner.results(settings, rows=rows, curves=curves, notes=notes)
+
+
+def predictions(settings: Settings) -> dict[str, list[Row]]:
+    return {"alike": _alike(settings), "softsync": _softsync(settings), "slow": _slow(settings)}
 
 
 def _runs(runner: StudyRunner, settings: Settings) -> dict[str, RunDir]:
@@ -340,4 +344,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=lambda results: predictions(results.settings),
 )

@@ -14,7 +14,7 @@ from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
 from chronograd.units import dollars, percent, quantity, seconds
-from chronograd_lab.common.published_throughputs import beside_published
+from chronograd_lab.common.published_throughputs import beside_published, between_nodes_residual
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
@@ -26,6 +26,7 @@ from chronograd_lab.common.scaling import (
     beside_table,
     by_world,
     cluster_sweeps,
+    cluster_tables,
     has_many,
     here_table,
     ideal,
@@ -34,7 +35,6 @@ from chronograd_lab.common.scaling import (
     scaling_job,
     series_of,
     throughput_interval,
-    with_published,
 )
 from chronograd_lab.common.study import Column, Study, table
 from chronograd_lab.common.written import Block, key
@@ -55,13 +55,30 @@ def job(settings: Settings, scaling: Scaling, **cluster: Any) -> Job:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """Measure here with the backend of the setting, and predict its GPUs."""
+    here = [Sweep(HERE, job(settings, scaling), scaling, measured=settings["worlds"]) for scaling in SCALINGS]
+    results = run_sweeps(runner, settings, here)
+    return replace(results, rows={**results.rows, **predictions(results)})
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    settings = results.settings
 
     def there(scaling: Scaling, **cluster: Any) -> Job:
         return job(settings, scaling, **cluster)
 
-    here = [Sweep(HERE, job(settings, scaling), scaling, measured=settings["worlds"]) for scaling in SCALINGS]
-    results = with_published(run_sweeps(runner, settings, [*here, *cluster_sweeps(settings, there, SCALINGS)]))
-    return replace(results, rows={**results.rows, "t4": beside_published("t4", settings["network"])})
+    tables, t4 = (
+        cluster_tables(results, cluster_sweeps(settings, there, SCALINGS)),
+        beside_published("t4", settings["network"]),
+    )
+    points = [_widened(row, settings["per_node"], between_nodes_residual(t4)) for row in tables["points"]]
+    return {**tables, "points": points, "t4": t4}
+
+
+def _widened(row: Row, per_node: int, residual: float) -> Row:
+    """Return a row whose interval contains the error of the published run, for strong scaling on several nodes."""
+    if row["kind"] != "predicted" or row["scaling"] != "strong" or row["world"] <= per_node:
+        return row
+    return {**row, "high": max(row["high"], residual * row["step_time_s"])}
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -75,6 +92,7 @@ def values(results: Results) -> dict[str, Any]:
         **{key(device): _by_scaling(own) for device, own in grouped(rows, "series").items()},
         "here": _by_scaling(here),
         "t4": {name: by_world(own) for name, own in grouped(results.rows["t4"], "set").items()},
+        "residual": between_nodes_residual(results.rows["t4"]),
         "prices": {key(row["device"]): row for row in prices},
         "published": {key(row["device"]): row for row in matching(results.rows["published"], gpus=1)[::-1]},
         "fastest": min(rows, key=lambda row: row["training_time_s"]),
@@ -94,7 +112,18 @@ def _worlds(rows: Sequence[Row]) -> str:
 
 
 def _predicted(results: Results) -> list[Row]:
-    return [row for row in results.rows["points"] if row["series"] != HERE]
+    """Return the predicted rows, with the ends of the interval of the training, its cost and its efficiency."""
+    return [{**row, **_bounds(row)} for row in results.rows["points"] if row["series"] != HERE]
+
+
+def _bounds(row: Row) -> Row:
+    """Return the columns that are proportional to the step or to its inverse, at the ends of its interval."""
+    ends = {name: row[name] / row["step_time_s"] for name in ("low", "high")}
+    bounds = {f"training_{name}_s": row["training_time_s"] * share for name, share in ends.items()}
+    bounds |= {
+        f"efficiency_{name}": row["efficiency"] / ends[other] for name, other in (("low", "high"), ("high", "low"))
+    }
+    return bounds | {f"cost_{name}_usd": row["cost_usd"] and row["cost_usd"] * share for name, share in ends.items()}
 
 
 def blocks(results: Results) -> dict[str, Block]:
@@ -115,6 +144,7 @@ def blocks(results: Results) -> dict[str, Block]:
         }, text=2), Figure(_panels(rows, "throughput_samples_per_s", "images/s", with_ideal=True))),
         "Training time": Block(table(rows, {
             **names, "step": ("step_time_s", seconds), "training": ("training_time_s", seconds),
+            "80 % interval": lambda row: f"{seconds(row['training_low_s'])} … {seconds(row['training_high_s'])}",
         }, text=2), Figure(_panels(rows, "training_time_s", "minutes", 60.0))),
         "Weak-scaling efficiency": Block(table(weak, {
             "device": "series", "learners": "world", "nodes": lambda row: str(-(-row["world"] // per_node)),
@@ -126,6 +156,7 @@ def blocks(results: Results) -> dict[str, Block]:
     if priced:
         made["Cost"] = Block(table(priced, {
             **names, "training": ("training_time_s", seconds), "cost": ("cost_usd", _dollars),
+            "80 % interval": lambda row: f"{_dollars(row['cost_low_usd'])} … {_dollars(row['cost_high_usd'])}",
             "a GPU and hour": lambda row: dollars(row["cost_usd"] / row["world"] / row["training_time_s"] * 3600),
         }, text=2), Figure(_panels(priced, "cost_usd", "US dollars")))  # fmt: skip
         made["Time against cost"] = Block(_trade(priced, is_one_market(results.rows["prices"])), _trade_figure(priced))
@@ -208,4 +239,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
 )

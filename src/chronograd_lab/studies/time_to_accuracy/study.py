@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,13 +92,17 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
             "steps_per_s": 1 / record.value("step_time_s"), "staleness": record["staleness"].value, "epochs": epochs,
             "time_s": spent, "accuracy": record.value("test_accuracy"),
         })  # fmt: skip
-    rows = {
-        "runs": runs,
+    results = runner.results(settings, rows={"runs": runs}, curves=curves, notes=notes)
+    return replace(results, rows={**results.rows, **predictions(results)})
+
+
+def predictions(results: Results) -> dict[str, list[Row]]:
+    settings = results.settings
+    return {
         **of_optimus(settings["optimus"]),
         **on_device(settings["device"]),
-        **forecasts(runs, settings),
+        **forecasts(results.rows["runs"], settings),
     }
-    return runner.results(settings, rows=rows, curves=curves, notes=notes)
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -129,8 +134,10 @@ def values(results: Results) -> dict[str, Any]:
                    for row in matching(rows["runs"], method=ALL_REDUCE)},
         "ahead": {key(f"on {name}"): _fastest(own) for name, own in grouped(rows["here"], "series").items()},
         "exact": SpeedModel(ASYNCHRONOUS, (a0, a1, a2, a3)).all_reduce().closed_form(),
-        "device": {row["scaling"]: row | {"times": one["time_s"] / row["time_s"]}
-                   for own in grouped(rows["device"], "scaling").values() for one, row in [(own[0], _fastest(own))]},
+        "device": {
+            scaling: {f"n{row['workers']}": row | {"times": own[0]["time_s"] / row["time_s"]} for row in own}
+            for scaling, own in grouped(rows["device"], "scaling").items()
+        },
     }  # fmt: skip
 
 
@@ -347,4 +354,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=predictions,
 )

@@ -10,17 +10,26 @@ import numpy as np
 
 from chronograd.fit.speed import FittedSpeed, fit_speed
 from chronograd.forecast.curves import crossing
+from chronograd.hardware import catalog
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
 from chronograd.record import Z80
+from chronograd_lab.common.published_throughputs import (
+    base_row,
+    beside_published,
+    between_nodes_residual,
+    correction,
+    factor_shown,
+)
 from chronograd_lab.common.results import Row, Settings
 from chronograd_lab.common.rows import plural
-from chronograd_lab.common.scaling import scaling_job
+from chronograd_lab.common.scaling import Sweep, predicted_points, scaling_job
 
 SINGLE: Final = "single"
 ASYNCHRONOUS: Final = "asynchronous"
 ALL_REDUCE: Final = "all-reduce"
-STRONG, WEAK = "strong", "weak"
+STRONG: Final = "strong"
+WEAK: Final = "weak"
 
 
 def reached(columns: Mapping[str, Sequence[float | None]], target: float) -> tuple[float | None, float | None]:
@@ -68,25 +77,28 @@ def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 
 def on_device(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """Predict step times from a trace, with the all-reduce of `predict`, at a global batch, and at a batch of each device."""
-    from chronograd.data.trace_job import trace_job
-    from chronograd.plan.settings import evaluate
+    """Predict step times from a trace, at a global batch and at a batch of each device, corrected by published throughputs.
 
+    The long end of strong scaling on several nodes contains the error of the published run of that kind.
+    """
     data = {"name": "synthetic", "shape": asked["shape"], "classes": asked["classes"], "samples": 1024}
-    cluster = {"device": asked["device"], "link": asked["link"]}
-    one = scaling_job({**asked, "data": data}, "ddp", {"batch": asked["batch"]}, **cluster)
-    counts, whole = asked["counts"], asked["batch"]
-    shares = sorted({whole, *(whole // n for n in counts)})
-    found = evaluate(trace_job(one), one, [asked["device"]], counts, shares)
-    effort, rows = SamplesToTarget(asked["epochs"] * asked["samples"], whole), []
-    for scaling in (STRONG, WEAK):
-        for n in counts:
-            per_rank = whole // n if scaling == STRONG else whole
-            (at,) = np.flatnonzero((found["count"] == n) & (found["batch_per_rank"] == per_rank))
-            step_s, spread = float(found["step_time_s"][at]), float(found["sigma_log"][at])
-            steps, of_steps = effort.steps(per_rank * n)
-            times = time_to_target(steps, 1 / step_s, of_steps, spread)
-            rows.append(_row(times, scaling=scaling, workers=n, batch=per_rank * n, steps=steps, step_time_s=step_s))
+    one = scaling_job(
+        {**asked, "data": data}, "ddp", {"batch": asked["batch"]}, device=asked["device"], link=asked["link"]
+    )
+    base = base_row(asked["device"], asked["network"])
+    known: Any = {"predicted": asked["counts"], "factor": correction(asked["device"], asked["network"])}
+    effort, rows = SamplesToTarget(asked["epochs"] * asked["samples"], asked["batch"]), []
+    residual = between_nodes_residual(beside_published("t4", asked["network"]))
+    for point in predicted_points([Sweep(scaling, one, scaling, **known) for scaling in (STRONG, WEAK)]):
+        steps, of_steps = effort.steps(point["batch"])
+        spread = math.log(point["high"] / point["low"]) / (2 * Z80)
+        is_far = point["scaling"] == STRONG and point["world"] > catalog.device(asked["device"]).node.devices_per_node
+        row = _row(
+            time_to_target(steps, 1 / point["step_time_s"], of_steps, spread), scaling=point["scaling"], workers=point["world"],
+            batch=point["batch"], steps=steps, step_time_s=point["step_time_s"], shown=base and factor_shown(base),
+            residual=residual if is_far else 1.0,
+        )  # fmt: skip
+        rows.append({**row, "high": max(row["high"], row["residual"] * row["time_s"])})
     return {"device": rows}
 
 

@@ -20,7 +20,7 @@ from chronograd.large.prediction import LargePrediction
 from chronograd.large.remedies import ENOUGH, until_it_fits
 from chronograd.units import GIB, chance, memory, percent
 from chronograd_lab.common.large_runs import TimedRun, measured_peaks, timed
-from chronograd_lab.common.published_runs import MEASURED_VARIABLE, measured_folder
+from chronograd_lab.common.published_runs import MEASURED_VARIABLE, large_models_folder
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
@@ -43,14 +43,25 @@ RAN = {"llm_foundry": "MPT under FSDP", "simumax": "SimuMax's runs", "seqsel": "
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    folder = large_models_folder()
+    notes = (
+        []
+        if folder
+        else [f"No published runs: {MEASURED_VARIABLE} names no folder that has them, so no verdict was scored."]
+    )
+    return runner.results(settings, rows={"ran": [], "peaks": [], **predictions(settings)}, notes=notes)
+
+
+def predictions(settings: Settings) -> dict[str, list[Row]]:
+    """Return the verdicts on the cells; those on published runs, too, if their folder is available."""
     cells = [
         _cell(model, device, way, settings)
         for model in settings["models"]
         for way in WAYS
         for device in settings["devices"]
     ]
-    ran, peaks, notes = _published(settings["devices"])
-    return runner.results(settings, rows={"cells": cells, "ran": ran, "peaks": peaks}, notes=notes)
+    folder = large_models_folder()
+    return {"cells": cells, **({} if folder is None else _scored(folder, settings["devices"]))}
 
 
 def _cell(model: str, device: str, way: str, settings: Settings) -> Row:
@@ -73,17 +84,10 @@ def _cell(model: str, device: str, way: str, settings: Settings) -> Row:
 # -- conduct: published runs -------------------------------------------------------------------------------
 
 
-def _published(devices: Sequence[str]) -> tuple[list[Row], list[Row], list[str]]:
-    """Return verdicts on runs that ran and on measured peaks, and a note if the runs are missing."""
-    folder = measured_folder()
-    if folder is None or not (folder / "large_models").is_dir():
-        return (
-            [],
-            [],
-            [f"No published runs: {MEASURED_VARIABLE} names no folder that has them, so no verdict was scored."],
-        )
-    runs = [run for run in timed(folder / "large_models") if run.file in RAN]
-    return [_ran(run) for run in runs], peaks_of(folder, runs, devices), []
+def _scored(folder: Path, devices: Sequence[str]) -> dict[str, list[Row]]:
+    """Return verdicts on runs that ran and on measured peaks."""
+    runs = [run for run in timed(folder) if run.file in RAN]
+    return {"ran": [_ran(run) for run in runs], "peaks": peaks_of(folder, runs, devices)}
 
 
 def _ran(run: TimedRun) -> Row:
@@ -99,7 +103,7 @@ def peaks_of(folder: Path, runs: Sequence[TimedRun], devices: Sequence[str]) -> 
 
     Runs of one layout share a measurement, so only the first of them counts.
     """
-    peaks = measured_peaks(folder / "large_models")
+    peaks = measured_peaks(folder)
     seen: set[str] = set()
     found = []
     for run in (run for run in runs if run.name in peaks):
@@ -242,4 +246,5 @@ STUDY = Study(
     conduct=conduct,
     values=values,
     blocks=blocks,
+    predictions=lambda results: predictions(results.settings),
 )
