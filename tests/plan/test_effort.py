@@ -12,7 +12,7 @@ import pytest
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.job import Job, from_dict
-from chronograd.plan.effort import of_curve, of_epochs, of_job
+from chronograd.plan.effort import of_curve, of_epochs, of_job, tokens_of_curve
 
 JOB = {
     "network": {"name": "lenet5"}, "data": {"name": "synthetic", "samples": 60000, "shape": [1, 28, 28], "classes": 10}, "cluster": {"device": "v100"},
@@ -48,6 +48,48 @@ def test_effort_from_a_curve(tmp_path: Path) -> None:
     assert "forecast" in ahead.source
     with pytest.raises(InputError, match="not forecast to reach 96 %"):
         of_curve(file, constant, 1000, 0.96)
+
+
+CURVE = [(k, 3 - 0.1 * k) for k in range(1, 13)]
+
+
+@pytest.mark.parametrize("tokens_per_epoch", [None, 1e9])
+@pytest.mark.parametrize(
+    ("column", "unit", "hint"),
+    [
+        ("", "row", "add a column step or epoch to it: its rows have no such number"),
+        ("episode,", "episode", "name a log by step or epoch"),
+    ],
+)
+def test_rows_and_episodes_are_no_epochs_of_tokens(
+    column: str, unit: str, hint: str, tokens_per_epoch: float | None, tmp_path: Path
+) -> None:
+    """A row was called an epoch, and with --tokens-per-epoch each row counted as that many tokens."""
+    file = tmp_path / "log.csv"
+    file.write_text(f"{column}loss\n" + "".join(f"{k}," * bool(column) + f"{loss:.2f}\n" for k, loss in CURVE))
+    with pytest.raises(InputError, match=f"has losses by {unit}, and the tokens of a {unit} are unknown") as error:
+        tokens_of_curve(file, 2.0, 4096, tokens_per_epoch)
+    assert error.value.hint == hint
+
+
+def test_steps_and_epochs_have_tokens(tmp_path: Path) -> None:
+    """The loss falls to 2.0 at the tenth row."""
+    for unit, tokens in (("step", 10 * 4096), ("epoch", 10 * 1e9)):
+        file = tmp_path / f"{unit}.csv"
+        file.write_text(f"{unit},loss\n" + "".join(f"{k},{loss:.2f}\n" for k, loss in CURVE))
+        assert tokens_of_curve(file, 2.0, 4096, 1e9).tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("column", "unit", "hint"),
+    [("", "row", "add a column epoch to it: its rows have no such number"), ("step,", "step", "name a log by epoch")],
+)
+def test_a_plan_counts_epochs(column: str, unit: str, hint: str, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(f"{column}accuracy\n" + "".join(f"{k}," * bool(column) + f"{k / 20:.2f}\n" for k, _ in CURVE))
+    with pytest.raises(InputError, match=f"has accuracies by {unit}, but a plan counts epochs") as error:
+        of_curve(file, job(), 1000, 0.9)
+    assert error.value.hint == hint
 
 
 def test_command_on_a_hand_computed_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -222,7 +222,9 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
         batch = run.job().training.batch
         noise = noise or _measured_noise(run)
     if curve.unit != "epoch":
-        raise InputError(f"{path} has accuracies by {curve.unit}, but a plan counts epochs", "give accuracies by epoch")
+        raise InputError(
+            f"{path} has accuracies by {curve.unit}, but a plan counts epochs", _hint_of_counter(curve.unit, ("epoch",))
+        )
     if curve.schedule.kind is None and not curve.schedule.planned:
         curve = replace(curve, schedule=schedule_of(job))
     step, sigma, share, source = _reached(curve, target, "lower --target-accuracy, or change the recipe")
@@ -234,15 +236,29 @@ def tokens_of_curve(path: Path, loss: float, step_tokens: int, tokens_per_epoch:
 
     Args:
         step_tokens: of a step of the logged training.
-    Raises: InputError for a log by epoch without `tokens_per_epoch`, or one whose forecast never reaches the loss.
+    Raises: InputError for a log by epoch without `tokens_per_epoch`, for one without steps and epochs, or one whose forecast never
+        reaches the loss.
     """
     curve = read_curve(path, "loss")
+    if curve.unit not in ("step", "epoch"):
+        raise InputError(
+            f"{path} has losses by {curve.unit}, and the tokens of a {curve.unit} are unknown",
+            _hint_of_counter(curve.unit, ("step", "epoch")),
+        )
     unit_tokens = step_tokens if curve.unit == "step" else tokens_per_epoch
     if unit_tokens is None:
         raise InputError(f"{path} has losses by epoch", "add --tokens-per-epoch, such as --tokens-per-epoch 1B")
     step, sigma, share, source = _reached(curve, loss, "give a higher --target-loss, or train a larger model")
     note = f"Each {curve.unit} of {curve.name} is taken to have {unit_tokens:,.0f} tokens"
     return TrainingTokens(step * unit_tokens, sigma, share, source, (note,))
+
+
+def _hint_of_counter(unit: str, counters: tuple[str, ...]) -> str:
+    """Return the hint for a log whose unit is none of the counters that the plan can use."""
+    columns = " or ".join(counters)
+    return (
+        f"name a log by {columns}" if unit != "row" else f"add a column {columns} to it: its rows have no such number"
+    )
 
 
 def _reached(curve: LearningCurve, target: float, hint: str) -> tuple[float, float, float, str]:
