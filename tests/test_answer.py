@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,35 @@ def test_rows_of_an_answer_as_a_data_frame() -> None:
     assert frame["step_time_s"].sum() == pytest.approx(sum(row["step_time_s"] for row in rows))
     with pytest.raises(InputError, match="has no rows other"):
         plan.to_pandas("other")
+
+
+def test_a_prediction_has_one_flat_row_for_each_device() -> None:
+    """A row was the whole JSON of a record: 14 columns of nested objects."""
+    answer = chronograd.predict(str(INPUTS / "job.yaml"), trace=str(INPUTS / "net.json.gz"), on=["v100", "2xt4"])
+    (name, rows), *_ = answer.frames().items()
+    records = list(answer.records.values())
+    assert name == "rows"
+    assert [(row["device"], row["count"], row["batch"]) for row in rows] == [
+        (record.device, record.world, record.global_batch) for record in records
+    ]
+    for row, record in zip(rows, records, strict=True):
+        assert not [key for key, value in row.items() if isinstance(value, dict | list)]
+        for key in ("step_time_s", "memory_peak_bytes", "throughput_samples_per_s"):
+            assert row[key] == record[key].value
+        assert (row["step_time_s_low"], row["step_time_s_high"]) == (
+            record["step_time_s"].low,
+            record["step_time_s"].high,
+        )
+
+
+def test_a_notebook_shows_each_paragraph_once() -> None:
+    """The first paragraph stood below the title, and again in the section that it came from."""
+    sections = [Section("Cost", "It costs $5. It takes 1 h."), Section("Time", "It takes 1 h. It costs $5.")]
+    for answer in (Answer("Plan", sections=sections[:1]), Answer("Plan", sections=sections)):
+        texts = re.findall(r"<p>(.*?)</p>", answer._repr_html_())
+        assert texts == [re.sub(r"\$", "<span>$</span>", section.takeaway) for section in answer.sections]
+    page = Answer("Plan", sections=sections, summary=["Both fit."])
+    assert re.findall(r"<p>(.*?)</p>", page._repr_html_())[0] == "Both fit."
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT = "chronograd-answer"
 VERSION = 1
+RECORD_FORMAT = "chronograd-record"
 MOST_ROWS = 60  # rows of a table in a notebook, as in pandas
 R_co = TypeVar("R_co", default=Any, covariant=True)
 
@@ -266,10 +267,9 @@ class Answer(Generic[R_co]):
 
     def _repr_html_(self) -> str:
         """Return the text and tables for a notebook, which shows them in its own style; a report also has the figures."""
-        blocks = [
-            f"<h3>{_html(self.title)}</h3>",
-            *(f"<p>{_html(' '.join(own))}</p>" for own in self.opening_paragraphs()),
-        ]
+        # Without its own summary, an answer opens with the sentences that its sections begin with.
+        opening = self.opening_paragraphs() if self.summary else []
+        blocks = [f"<h3>{_html(self.title)}</h3>", *(f"<p>{_html(' '.join(sentences))}</p>" for sentences in opening)]
         for section in self.sections:
             blocks.append(f"<h4>{_html(section.title)}</h4>")
             blocks += [f"<p>{_html(line)}</p>" for line in (section.takeaway, *section.lines)]
@@ -297,10 +297,13 @@ class Answer(Generic[R_co]):
         }
 
     def frames(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows of the answer by name: the lists of rows in its data, then those of its sections by title."""
+        """Return the rows of the answer by name: the lists of rows in its data, then those of its sections by title.
+
+        The row of a record has its device, its job and the value of each quantity, then the ends of their intervals.
+        """
         data = self.as_data()
         lists = data.items() if isinstance(data, dict) else [("rows", data)]
-        found = {name: rows for name, rows in lists if _is_rows(rows)}
+        found = {name: [_flat(row) for row in rows] for name, rows in lists if _is_rows(rows)}
         for section in self.sections:
             rows = [*section.rows()] or [
                 dict(zip(t.columns, row, strict=True)) for t in [section.table] if t for row in t.rows
@@ -379,6 +382,32 @@ def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
 def _html(text: str) -> str:
     """Return the text escaped, so that it is read neither as HTML nor as a MathJax formula."""
     return html.escape(text).replace("$", "<span>$</span>").replace("\n", "<br>")
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a record as one flat row, and any other row unchanged.
+
+    >>> step = {"value": 0.2, "low": 0.1, "high": 0.3, "unit": "s"}
+    >>> _flat({"format": "chronograd-record", "cluster": {"device": "t4", "count": 2}, "quantities": {"step_time_s": step}})
+    {'device': 't4', 'count': 2, 'step_time_s': 0.2, 'step_time_s_low': 0.1, 'step_time_s_high': 0.3}
+    """
+    if row.get("format") != RECORD_FORMAT:
+        return dict(row)
+    cluster, job, quantities = (row.get(key) or {} for key in ("cluster", "job", "quantities"))
+    training = job.get("training") or {}
+    header = {
+        "title": row.get("title"),
+        "kind": row.get("kind"),
+        "network": (job.get("network") or {}).get("name"),
+        "device": cluster.get("device"),
+        "count": cluster.get("count"),
+        "backend": row.get("backend"),
+        "batch": training.get("batch"),
+        "precision": training.get("precision"),
+    }
+    values = {name: quantity.get("value") for name, quantity in quantities.items()}
+    ends = {f"{name}_{end}": quantity.get(end) for name, quantity in quantities.items() for end in ("low", "high")}
+    return {key: value for key, value in (header | values | ends).items() if value is not None}
 
 
 def _is_rows(value: Any) -> bool:
