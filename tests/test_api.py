@@ -35,6 +35,13 @@ def test_every_verb_is_a_function_of_the_package() -> None:
         chronograd.predikt  # noqa: B018
 
 
+def test_unknown_name_is_no_attribute() -> None:
+    for module in (chronograd, chronograd.api):
+        with pytest.raises(AttributeError, match="has no attribute 'predikt'"):
+            getattr(module, "predikt")  # noqa: B009, as an attribute mypy would refuse it
+        assert not hasattr(module, "_private")
+
+
 def test_functions_do_not_hide_subpackages() -> None:
     from chronograd.predict.prediction import predict as of_the_room
 

@@ -112,6 +112,14 @@ def test_neighbours_are_of_the_family_by_nearest_size(network: str, nearest: str
     assert all(network not in one.networks and one.data == "imagenet" for one in found)
 
 
+def test_size_words_are_a_factor_of_2_apart() -> None:
+    """A word is comparable with a number: base is 4 times tiny, as a depth of 71 is about 4 times one of 17."""
+    tiny, base = (known._size(f"timm:convnext_{word}") for word in ("tiny", "base"))
+    assert base - tiny == pytest.approx(math.log(4))
+    deep, flat = (known._size(f"torchvision:resnet{depth}") for depth in (71, 17))
+    assert deep - flat == pytest.approx(math.log(72 / 18))
+
+
 def test_network_of_unknown_family_has_no_neighbours() -> None:
     assert known.neighbours("my_net.py:resnet_like", "imagenet") == []
     assert known.neighbours("torchvision:resnet18", "food101") == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chronograd
+from chronograd import ask
 from chronograd.count.cached import cached_trace
+from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 
 # Networks of the zoo with and without a published recipe, a transformer, and one of a library.
@@ -116,3 +119,16 @@ def test_layout_of_a_trace_overrides_the_recipe(saved: Any) -> None:
     assert "memory layout NCHW, as in the saved trace" in "\n".join(record.notes)
     with pytest.raises(InputError, match=r"training\.channels_last=False; the job has training\.channels_last=True"):
         chronograd.predict(saved("resnet9"), "training.precision=fp32", "training.channels_last=true", on="v100")
+
+
+@pytest.mark.parametrize(
+    ("network", "classes"), [("resnet20", {"name": "cifar100"}), ("gpt2-small", {"name": "tokens", "classes": 100})]
+)
+def test_trace_of_other_classes_is_refused(network: str, classes: dict[str, Any], saved: Any) -> None:
+    """Outputs of pictures are (N, classes), those of text (N, T, vocabulary)."""
+    path = Path(saved(network))
+    job = ask.job_of(network)
+    other = job.model_copy(update={"data": job.data.model_copy(update=classes)})
+    with pytest.raises(InputError, match=r"classes; the job has .* \((cifar100|tokens)\)"):
+        trace_job(other, path)
+    assert trace_job(job, path).network == network

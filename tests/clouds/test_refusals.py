@@ -10,6 +10,15 @@ from tests.clouds.cases import submission_of
 from chronograd.clouds import fields, registry
 from chronograd.clouds.complaints import complaints
 from chronograd.errors import InputError
+from chronograd.job import Cluster
+
+
+@pytest.mark.parametrize(("backend", "cores"), [("ddp", 4 * 8), ("data_parallel", 4)])
+def test_cores_are_those_of_the_ranks_of_a_node(backend: str, cores: int) -> None:
+    """Data-parallel threads are one rank with all 8 GPUs."""
+    asked = submission_of("sagemaker", "digits")
+    job = asked.job.model_copy(update={"backend": backend, "cluster": Cluster(count=8, threads=4)})
+    assert asked.model_copy(update={"job": job, "devices": 8}).cores == cores
 
 
 def test_watsonx_refuses_a_second_node() -> None:

@@ -32,6 +32,12 @@ def test_novel_is_split_by_position_and_predicts_next_bytes() -> None:
     assert card.digest.startswith("sha256 dfc684d4f857fa93")
 
 
+def test_card_names_the_source_of_its_text(tmp_path: Path) -> None:
+    name = written(tmp_path)
+    assert datasets.card(Data(name=name)).source == name
+    assert datasets.card(Data(name=NOVEL)).source == "J. Austen, Pride and Prejudice, 1813"
+
+
 def test_pairs_are_learned_from_training_text_and_lose_no_byte(tmp_path: Path) -> None:
     name = written(tmp_path, "The cät sat on the mat.\n" * 200 + "Zebras" * 80)
     data = Data.model_validate({"name": name, "tokenizer": "pairs", "classes": 300, "shape": [4]})

@@ -60,6 +60,12 @@ def test_libraries_express_different_layouts() -> None:
     assert degrees == {"accelerate": 1, "torchtitan": 16, "megatron": 16}
     stages = {name: {grid.zero_stage for grid in grids} for name, grids in of.items()}
     assert stages == {"accelerate": {0, 3}, "torchtitan": {0, 3}, "megatron": {0, 1}}
+    recomputed = {(grid.zero_stage, grid.recompute) for grid in of["accelerate"]}
+    assert recomputed == {
+        (0, "none"),
+        (3, "none"),
+        (3, "full"),
+    }  # only FSDP recomputes by configuration, and whole layers
     assert all(grid.sequence or (grid.column("tensor") > 1).all() for grid in of["accelerate"])
     tied = grids_of(setting("llama-3.2-1b", ranks=16, batch=64), {}, library("torchtitan").expressible)
     assert max(grid.column("pipeline").max() for grid in tied) == 1

@@ -193,7 +193,7 @@ def test_ring_over_two_quads_uses_the_slowest_link() -> None:
 
 
 def test_data_parallel_on_two_quads_sends_near_and_far() -> None:
-    """Of the seven replicas beside the root, three share its switch and four are under the other one."""
+    """Three replicas share the switch of the root, and four are under the other one."""
     asked = jobs.from_dict({**jobs.resolved(job(device="k80-gk210", count=8)), "backend": "data_parallel"})
     communication = predict_step(TRACE, setting_of(asked)).communication
     near, across = catalog.link("pcie3"), catalog.link("pcie3-groups")
