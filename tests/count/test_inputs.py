@@ -426,18 +426,19 @@ def test_operators_of_real_devices_run_on_the_given_inputs() -> None:
     assert trace_example(model, torch.rand(3, 6)).macs(3) == 4 * 24
 
 
-def test_half_precision_network_takes_half_precision(tmp_path: Path) -> None:
+def test_half_precision_network_names_its_type(tmp_path: Path) -> None:
     path = tmp_path / "half_nets.py"
     path.write_text(
         "import torch\nfrom torch import nn\nclass Half(nn.Conv2d):\n    def __init__(self):\n"
         "        super().__init__(3, 8, 3)\n        self.half()\ndef example(): return torch.rand(2, 3, 6, 6)\n"
     )
-    traced = trace_network(f"{path}:Half", input_shape=(3, 6, 6))
+    for settings in ({"input_shape": (3, 6, 6)}, {"inputs": [f"{path}:example"]}):
+        with pytest.raises(TraceError) as caught:
+            trace_network(f"{path}:Half", **settings)
+        assert "its parameters are float16" in caught.value.hint
+        assert "--input 3x6x6:float16" in caught.value.hint
+    traced = trace_network(f"{path}:Half", inputs=["3x6x6:float16"])
     assert {tensor.dtype for tensor in traced.tensors} == {"float16", "int64"}  # the targets are whole numbers
-    with pytest.raises(TraceError) as caught:
-        trace_network(f"{path}:Half", inputs=[f"{path}:example"])
-    assert "its parameters are float16" in caught.value.hint
-    assert "--input 3x6x6:float16" in caught.value.hint
 
 
 def test_error_of_routed_experts_has_no_internals_of_torch() -> None:

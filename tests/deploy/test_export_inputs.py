@@ -45,6 +45,14 @@ class Steps(nn.Module):
     def forward(self, x, step):
         return self.conv(x) + self.step(step)[:, :, None, None]
 
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1, groups=3).half()
+        nn.init.constant_(self.conv.weight, 2), nn.init.zeros_(self.conv.bias)  # exact: nothing to round
+    def forward(self, x):
+        return self.conv(x)
+
 class Sequences(nn.Module):
     input_shape = (9, 6)
     def __init__(self):
@@ -83,6 +91,7 @@ def exported(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) ->
         ("Vector", [], [("x", "float32", ["batch", 6])]),
         ("Sequences", [], [("x", "float32", ["batch", 9, 6])]),
         ("Steps", [], [("x", "float32", ["batch", 3, 8, 8]), ("step", "int64", ["batch"])]),
+        ("Half", ["--input", "3x6x6:float16"], [("x", "float16", ["batch", 3, 6, 6])]),
         ("Pair", ["--inputs", ":pair"], [("ids", "int64", ["batch", 7]), ("mask", "float32", ["batch", 7])]),
         ("Pair", ["--input", "ids:7:int64", "--input", "mask:7:float32"],
          [("ids", "int64", ["batch", 7]), ("mask", "float32", ["batch", 7])]),
@@ -111,6 +120,16 @@ def test_refusal_states_the_real_reason(
     assert hint in err
     assert "tokens" not in err
     assert not (tmp_path / "net.onnx").exists()
+
+
+def test_wrong_type_of_samples_names_the_networks_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, nets: str
+) -> None:
+    assert main(["export", f"{nets}:Half", "--input", "3x6x6", "--onnx", str(tmp_path / "net.onnx")]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "samples of 3x6x6:float32" in err
+    assert "its parameters are float16" in err
+    assert "--input SHAPE:DTYPE" in err
 
 
 def test_image_options_are_refused_for_other_inputs(

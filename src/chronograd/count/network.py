@@ -31,9 +31,11 @@ def call_of(model: nn.Module, inputs: Sequence[str], reference: str | None = Non
 
 
 def _usual_dtype(model: nn.Module, spec: registry.NetworkSpec) -> torch.dtype:
-    """Return the type of an input without a stated type: whole numbers if the network states so, else that of its first layer."""
-    stated: torch.dtype = getattr(torch, spec.input_dtype)
-    return dtype_of(model) if stated.is_floating_point else stated
+    """Return the type of an input without a stated type: integers or complex numbers if the first layer takes them, else the
+    network's.
+    """
+    own = dtype_of(model)
+    return own if own.is_complex or own == torch.int64 else getattr(torch, spec.input_dtype)
 
 
 def trace_network(reference: str, options: dict[str, Any] | None = None, **settings: Unpack[TraceSettings]) -> Trace:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from chronograd.count.calls import Called, Values
+from chronograd.count.failures import types_of
 from chronograd.deploy import METADATA
 from chronograd.errors import ExportError, InputError, require
 from chronograd.files import disk_full
@@ -202,7 +203,9 @@ def _output_names(network: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
         with torch.no_grad():
             outputs = network(*tensors)
     except Exception as error:
-        shape = ", ".join("x".join(map(str, one.shape[1:])) for one in tensors)
+        shape = ", ".join(
+            f"{'x'.join(map(str, one.shape[1:]))}:{str(one.dtype).removeprefix('torch.')}" for one in tensors
+        )
         if _runs_on_one(network, tensors):
             raise ExportError(
                 f"the network runs on a batch of 1 only; on {EXAMPLES} samples of {shape}: {first_line(error)}",
@@ -210,7 +213,7 @@ def _output_names(network: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
             ) from error
         raise InputError(
             f"the network cannot run on samples of {shape}: {first_line(error)}",
-            "write --input, or name the data set that it is for",
+            f"{types_of(network)}: give the shape and type that it takes, --input SHAPE:DTYPE, or name its data set with --data",
         ) from error
     if isinstance(outputs, Tensor):
         return ["logits"]

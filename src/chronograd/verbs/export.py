@@ -55,9 +55,9 @@ class Export(Request):
     data: Annotated[str | None, Spelling(metavar="NAME")] = None
     """Data set of a NETWORK: `chronograd data --list`."""
     inputs: Annotated[str | None, Spelling(metavar="FILE.py:NAME")] = None
-    """A function or object with the network's arguments."""
+    """An object with the network's arguments, or a function without arguments that returns it."""
     input: Annotated[tuple[Any, ...], Spelling(metavar="C,H,W", aliases=("input_shape",))] = ()
-    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64, or step::int64 for one number."""
     classes: Annotated[int | None, click.IntRange(2)] = None
     """Number of classes of a NETWORK."""
 
