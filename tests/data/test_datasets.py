@@ -96,6 +96,15 @@ def test_unknown_data_set_suggests_similar_names(name: str, near: str) -> None:
             function(Data(name=name))
 
 
+def test_unknown_data_set_may_be_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotFoundError, match="unknown data set 'photoz', and there is no such folder here"):
+        datasets.card(Data(name="photoz"))
+    (tmp_path / "photoz").mkdir()
+    with pytest.raises(NotFoundError, match="write folder:photoz"):
+        datasets.card(Data(name="photoz"))
+
+
 def test_cifar_cards() -> None:
     names = published.SETS["cifar100"].card.class_names
     assert len(names) == len(set(names)) == 100

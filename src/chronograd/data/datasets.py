@@ -21,6 +21,7 @@ A card needs neither torch nor the data; the card of a folder is read from its f
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -106,7 +107,7 @@ def card(data: Data) -> DatasetCard:
         listed = catalogue.sets()[data.name]
         return text.card(data, listed) if listed.is_text else _checked(data, catalogue.card(data.name))
     if data.name not in published.SETS:
-        raise NotFoundError("data set", data.name, names(), "`chronograd data --list`")
+        raise _unknown(data.name)
     return _checked(data, published.SETS[data.name].card)
 
 
@@ -117,6 +118,16 @@ def names() -> list[str]:
         *layouts.names(),
         *detection.names(),
     ]
+
+
+def _unknown(name: str) -> NotFoundError:
+    """Return the error for a name of no data set, which may be meant as a folder."""
+    error = NotFoundError("data set", name, names(), "`chronograd data --list`")
+    if os.path.isdir(name):
+        error.hint = f"to read the folder of that name, write folder:{name}"
+    else:
+        error.message += ", and there is no such folder here"
+    return error
 
 
 def check_task(job: Job, described: DatasetCard) -> None:
@@ -164,7 +175,7 @@ def fetch(data: Data) -> None:
         raise catalogue.without_data(data.name)
     else:
         if data.name not in published.SETS:
-            raise NotFoundError("data set", data.name, names(), "`chronograd data --list`")
+            raise _unknown(data.name)
         published.fetch(data.name)
 
 
