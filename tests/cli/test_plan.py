@@ -52,7 +52,7 @@ def test_zero_settings_and_probes_are_refused(capsys: pytest.CaptureFixture[str]
     ("text", "said"), [("8k", "'8k' is not a whole number."), ("1.5", "'1.5' is not a whole number.")]
 )
 def test_wrong_numbers_are_refused_in_plain_words(capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
-    assert main(["predict", "llama-3-8b", "--on", "8xh100", "--sequence", text]) == 2
+    assert main(["predict", "llama-3-8b", "--on", "8xh100", "--micro-batch", text]) == 2
     assert said in capsys.readouterr().err
 
 

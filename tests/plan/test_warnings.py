@@ -134,5 +134,14 @@ def test_instance_price_names_its_gpus() -> None:
     chosen, text = answer.as_data()["chosen"], "\n".join(answer.opening())
     assert (chosen["count"], chosen["machines"], chosen["price"]["devices_of_instance"]) == (4, 1, 8)
     assert f"${chosen['usd_per_hour']:.2f} an hour for all 8 GPUs" in text
+    assert answer.sections[0].takeaway.endswith("nly 4 of 8 GPUs run.")
     whole = api.plan("resnet20", "data.name=cifar10", on=["h100"], counts=[8], budget_usd=1e6)
     assert "an hour)" in "\n".join(whole.opening())
+    assert "GPUs run" not in whole.sections[0].takeaway
+
+
+def test_first_sentence_has_time_cost_and_the_reason_of_idle_devices() -> None:
+    answer = api.plan("resnet50", data="imagenet", to=0.75, budget=50)
+    chosen, takeaway = answer.as_data()["chosen"], answer.sections[0].takeaway
+    assert f": {60 * chosen['hours']:.0f} min and ${chosen['dollars']:.2f}, the fastest option" in takeaway
+    assert takeaway.endswith(f"Decoding limits the speed, so only {chosen['count']} of 8 GPUs run.")

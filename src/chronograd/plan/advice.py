@@ -168,7 +168,8 @@ def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequen
         ]
     else:
         first = [
-            f"rent {how}: {why} option that meets your goal with at least {sure} probability{condition(choices.effort)}",
+            f"rent {how}: {short_time(chosen.hours)} and {dollars(chosen.dollars)}, {why} option that meets your goal with at least {sure} "
+            f"probability{condition(choices.effort)}{_idle(chosen)}",
             f"it takes {takes}{f'; it meets the goal with {probability}' if probability else ''}",
             *beyond_lines(choices.effort),
         ]
@@ -178,6 +179,14 @@ def advice_lines(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequen
         assumed_line(choices, plan, chosen, assumed),
         *grounds(choices, plan, chosen),
     ]
+
+
+def _idle(row: RunOption) -> str:
+    """Return a sentence if some of the rented GPUs do not work, with the reason if decoding is the limit."""
+    rented = row.machines * row.price.devices_of_instance
+    if rented <= row.count:
+        return ""
+    return f". {'Decoding limits the speed, so o' if row.is_input_bound else 'O'}nly {row.count} of {rented:g} GPUs run"
 
 
 def _missed(choices: PlanResult, plan: GoalPlan[RunOption], assumed: Sequence[str]) -> list[str]:
