@@ -28,6 +28,7 @@ FIRST = (
     "cost_usd",
     "cost_usd_per_million_samples",
     "memory_peak_bytes",
+    "memory_resident_bytes",
     "fit_probability",
 )
 # The main rows, in their order; the others are details.
@@ -54,6 +55,7 @@ MAIN = (
     "mfu",
     "hfu",
     "memory_peak_bytes",
+    "memory_resident_bytes",
     "fit_probability",
     "epoch_time_s",
     "training_time_s",
@@ -77,6 +79,7 @@ _DROP = (
     "throughput_tokens_per_s",
     "throughput_samples_per_s",
     "memory_peak_bytes",
+    "memory_resident_bytes",
 )  # below each other
 _MAX_BESIDE = 3  # devices side by side; more become rows
 _MIN_SHARE = 0.005  # of a step; smaller parts are not mentioned

@@ -82,6 +82,7 @@ QUANTITIES = {
     "hfu": ("hardware FLOPs utilisation (HFU), with recomputation", "1"),
     "ppp": ("PALEO's percent of peak", "1"),
     "memory_peak_bytes": ("peak memory of one rank", "B"),
+    "memory_resident_bytes": ("peak resident memory of one rank, beyond that at its start", "B"),
     "sent_bytes": ("bytes that a rank sends per step", "B"),
     "fit_probability": ("probability that the memory is enough", "probability"),
     "epoch_time_s": ("time per epoch", "s"),

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.explain.written import HEALTHY, STEPS, WARMUP, write_run
+from tests.explain.written import HEALTHY, STARTED, STEPS, WARMUP, write_run
 
 from chronograd.explain.explanation import Explained, explain
 from chronograd.record import Quantity, Record
+from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Stall
 
 # D is added to HEALTHY and doubles the step of 100 ms.
 D = 0.1
@@ -187,8 +189,55 @@ def test_parts_of_a_step_add_up(tmp_path: Path) -> None:
     one = explained(tmp_path / "run", **slow_rank(D))
     shares = {name: share for name, _, share in one.split.rows()}
     own = (0.099 + 0.199) / 2 - 0.001  # the mean of both ranks, less input
-    expected = {"computation": own / 0.2, "input": 0.005, "exposed communication": 0.005, "straggling": 0.25}
+    # Rank 0 waits 100 ms for the other one and each waits 1 ms for the exchange: on average, 51 of 200 ms.
+    expected = {"computation": own / 0.2, "input": 0.005, "exposed communication": 0.255, "straggling": 0.25}
     assert shares == {name: pytest.approx(share) for name, share in expected.items()}
+    assert sum(share for _, share in one.split.shares()) == pytest.approx(1.0)
+
+
+def test_exposed_communication_is_that_of_the_record(tmp_path: Path) -> None:
+    """A measurement compares steps with and without exchange; its record and its explanation state the same time."""
+    path = write_run(tmp_path / "run", slow_rank(D)["at"])
+    exposed = Quantity(value=0.06, unit="s", low=0.05, high=0.07)
+    quantities = {"step_time_s": Quantity(value=0.2, unit="s"), "communication_exposed_s": exposed}
+    RunDir.open(path).save_record(Record(kind="measured", title="two ranks", quantities=quantities))
+    (one,) = explain([path]).runs
+    assert one.split.exposed_s == exposed
+    assert sum(share for _, share in one.split.shares()) == pytest.approx(1.0)
+    assert (one.split.straggling_s.value or 0.0) <= 0.06
+
+
+def stalled(path: Path, queued: tuple[float, float] = (0.02, 0.02)) -> Explained:
+    """Explain 45 steps of 100 ms; in one of them, rank 1 stood still for 20 s more."""
+
+    def at(rank: int, step: int) -> dict[str, float]:
+        if step != 30:
+            return {}
+        return more(20.0, "forward_s") if rank == 1 else more(20.0, "backward_s", "exchange_wait_s")
+
+    return explained(path, at=at, queued=queued)
+
+
+def test_busy_host_comes_before_the_stall_that_it_makes(tmp_path: Path) -> None:
+    quiet, busy = stalled(tmp_path / "quiet"), stalled(tmp_path / "busy", (0.5, 0.3))
+    assert [one.cause for one in quiet.causes] == ["stall"]
+    assert quiet.causes[0].remedies
+    assert [one.cause for one in busy.causes] == ["busy_host", "stall"]
+    assert not busy.causes[1].remedies
+
+
+def test_pause_before_the_first_step_belongs_to_start_up(tmp_path: Path) -> None:
+    """Rank 1 is stopped for 7 of 10 s before the first step; 45 steps of 100 ms follow."""
+    path = write_run(tmp_path / "run", start_up_s=10.0)
+    with RunDir.open(path).step_writer(1) as lines:
+        lines.write(Stall(step=0, time=STARTED + 8.0, place="start", seconds=7.0, stopped_s=7.0))
+    (one,) = explain([path]).runs
+    by_cause = {finding.cause: finding for finding in one.findings}
+    assert by_cause["stall"].verdict == "not found"
+    assert by_cause["stall"].cost == 0.0
+    assert one.causes[0].cause == "start_up"
+    assert 0 < (one.causes[0].cost or 0.0) < 1
+    assert any("rank 1 was not running for 7 s" in sentence for sentence in by_cause["start_up"].evidence)
 
 
 @pytest.mark.parametrize(("rank_batch", "steps", "cost"), [(10, STEPS, 0.5), (5, STEPS, None), (5, 49, None)])

@@ -67,8 +67,8 @@ def planted(pair: Pair, causes: set[str], **told: Any) -> tuple[Path, Explained]
 
 
 def test_healthy_run_of_two_ranks_adds_up(healthy: Path) -> None:
-    shares = [share for _, _, share in explain([healthy]).runs[0].split.rows()]
-    assert sum(share or 0.0 for share in shares) == pytest.approx(1, abs=0.02)
+    shares = explain([healthy]).runs[0].split.shares()
+    assert sum(share for _, share in shares) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.slow

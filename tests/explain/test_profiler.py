@@ -397,7 +397,7 @@ def test_public_traces_are_explained_or_refused(row: dict[str, str]) -> None:
     }  # fmt: skip
     shares = {name: 100 * share for name, share in device.as_data()["shares"].items() if name in columns}
     assert shares == pytest.approx({name: float(row[column]) for name, column in columns.items()}, abs=2)
-    assert sum(share or 0.0 for _, _, share in one.split.rows()) == pytest.approx(1.0, abs=1e-6)
+    assert sum(share for _, share in one.split.shares()) == pytest.approx(1.0, abs=1e-6)
     if float(row["exposed_communication_pct"]) > 20:
         assert "slow_link" in [cause.cause for cause in one.causes]
 

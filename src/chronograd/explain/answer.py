@@ -13,6 +13,7 @@ from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.explanation import Explained, Explanation
 from chronograd.explain.ranks import scaling_text
+from chronograd.explain.split import STRAGGLING
 from chronograd.explain.trace_file import CONTRADICTS, distinguished
 from chronograd.explain.wall_times import Account
 from chronograd.figure import Bar, Bars, Figure
@@ -20,7 +21,7 @@ from chronograd.units import percent, quantity, whole_percent
 from chronograd.words import interval, time_unit
 
 _PART_COLORS = {
-    "computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion",
+    "computation": "blue", "input": "sky", "exposed communication": "orange",
     "exposed copies": "purple", "idle device": "grey",
 }  # fmt: skip
 # Characters of the longest line with a run's name.
@@ -173,8 +174,7 @@ def _split(runs: Sequence[Explained]) -> Section:
     """Return the time of a step by part, for each run."""
     unit, length = time_unit(one.split.step_s.value for one in runs)
     last = runs[-1]
-    parts = sorted(((share or 0.0, name) for name, _, share in last.split.rows()), reverse=True)
-    shares = ", ".join(f"{percent(share, 0)} {name}" for share, name in parts if share)
+    shares = ", ".join(f"{percent(share, 0)} {name}" for name, share in last.split.shares())
     lines, rows, bars = [], [], []
     for one in runs:
         split, label = one.split, f"{one.run.title}, {one.run.world} rank{'s' * (one.run.world > 1)}"
@@ -183,19 +183,22 @@ def _split(runs: Sequence[Explained]) -> Section:
         lines.append(
             f"{label}: {one.run.kind}, {quantity(split.step_s.value, 's')} a step ({split.step_s.source}); {before}"
         )
-        segments = {name: q.value / length for name, q, _ in split.rows() if q.value}
+        segments = {name: q.value / length for name, q, _ in split.rows() if q.value and name != STRAGGLING}
         bars.append(Bar(label, "measured", segments, note=quantity(split.step_s.value, "s")))
         for name, q, share in split.rows():
             shown = interval(q) if q.value is not None else q.reason
             run = one.run.title if len(runs) > 1 else ""
-            rows.append([run, name, quantity(q.value, "s"), "–" if share is None else percent(share, 0), shown])
+            text = f"  {name}" if name == STRAGGLING else name
+            rows.append([run, text, quantity(q.value, "s"), "–" if share is None else percent(share, 0), shown])
     return Section(
         title="Time of a step",
         takeaway=f"A step of {last.run.title} takes {quantity(last.split.step_s.value, 's')}: {shares or 'no part is known'}.",
         lines=lines,
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, _PART_COLORS)]),
-        table=Table(("run", "part of a step", "time", "share", "80 % interval"), rows, {2, 3}).without_empty_columns(),
-    )
+        table=Table(("run", "part of a step", "time", "share", "80 % interval"), rows, {2, 3},
+                    ("straggling: waiting for the slowest rank, within exposed communication",)
+                    if any(one.run.world > 1 for one in runs) else ()).without_empty_columns(),
+    )  # fmt: skip
 
 
 def _column(one: Explained, rank: int, num_runs: int) -> str:

@@ -380,9 +380,10 @@ def _stall(run: Evidence, split: Split) -> Result | str:
     """Test for a moment in which all ranks stood still: a stopped process, a silent link, a disk that did not answer."""
     if run.kind in ("profile", "record"):
         return f"a {run.kind} does not show when each rank stood still"
-    if not run.stalls.found:
-        return Result()
-    lost_s, longest = run.stalls.seconds, max(run.stalls.found, key=lambda one: one.seconds)
+    stalls = run.stalls_in_training
+    if not stalls.found:
+        return Result(tuple(f"{text}; this is part of start-up" for text in run.stalls_in_startup.sentences()))
+    lost_s, longest = stalls.seconds, max(stalls.found, key=lambda one: one.seconds)
     whole_s = max(lost_s, run.wall_s or lost_s + run.step_time_s * len(run.first.step_s))
     ranks = ", ".join(map(str, longest.ranks))
     titles = {
@@ -391,7 +392,7 @@ def _stall(run: Evidence, split: Split) -> Result | str:
         "rank": f"rank {ranks} stood still, and all waited for it",
         "waiting": "all ranks waited for an exchange that did not arrive: a link or another rank was silent",
     }
-    return Result(tuple(run.stalls.sentences()), lost_s / whole_s, title=titles[longest.reason], least=MIN_STALL_COST)
+    return Result(tuple(stalls.sentences()), lost_s / whole_s, title=titles[longest.reason], least=MIN_STALL_COST)
 
 
 def _start_up(run: Evidence, split: Split) -> Result | str:
@@ -400,7 +401,8 @@ def _start_up(run: Evidence, split: Split) -> Result | str:
     if startup_s is None or not wall_s:
         return split.startup_s.reason or "the run did not finish"
     evidence = f"{seconds(startup_s)} before the first step, {seconds(wall_s)} from there to the end"
-    return Result((evidence,), startup_s / (startup_s + wall_s), title="start-up takes much of the run")
+    evidences = (evidence, *run.stalls_in_startup.sentences())
+    return Result(evidences, startup_s / (startup_s + wall_s), title="start-up takes much of the run")
 
 
 CAUSES: dict[str, Cause] = {

@@ -20,7 +20,7 @@ from chronograd.errors import ChronogradError
 from chronograd.explain.device_time import DeviceTime
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
-from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
+from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Quantity, Record
 from chronograd.rundir import RunDir, StepLine, StepLog
 from chronograd.rundir.stalls import Stalls, stalls_of
 from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, WhatIfThreads, WorkLine
@@ -32,7 +32,8 @@ MAX_COPIES = 2
 # waiting.
 LONGEST_BACKWARD = 2.5
 # All-reduces within a step compete for cores, so this much more than the time of the link alone is usual.
-USUAL_FACTOR, USUAL_S = 2.0, 0.002
+USUAL_FACTOR = 2.0
+USUAL_S = 0.002
 Kind = Literal["training", "measurement", "own loop", "profile", "record"]
 
 
@@ -91,6 +92,7 @@ class Evidence:
         notes: unreadable parts, in words.
         stalls: of the run; `ranks` leaves out the steps with a stall.
         label: a short name for text if the name is too long.
+        exposed_s: exposed communication of its record, if there is one; else it follows from the waits of the ranks.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
     stalls: Stalls = field(default_factory=Stalls)
     label: str = ""
+    exposed_s: Quantity | None = None
 
     @property
     def title(self) -> str:
@@ -129,6 +132,17 @@ class Evidence:
         if self.world == 1:
             return np.zeros((1, len(self.first.step_s)))
         return np.stack([rank.wait_s for rank in self.ranks.values()])
+
+    @cached_property
+    def stalls_in_training(self) -> Stalls:
+        """Return the stalls since the first step: earlier ones belong to start-up."""
+        return replace(self.stalls, found=tuple(one for one in self.stalls.found if one.is_in_step or one.step > 0))
+
+    @cached_property
+    def stalls_in_startup(self) -> Stalls:
+        return replace(
+            self.stalls, found=tuple(one for one in self.stalls.found if not (one.is_in_step or one.step > 0))
+        )
 
     @property
     def knows_waits(self) -> bool:
@@ -223,6 +237,9 @@ def read(path: Path) -> Evidence:
         batch=_batch(job, record),
         wall_s=_wall_s(known),
         stalls=stalls,
+        exposed_s=None
+        if record is None or record["communication_exposed_s"].value is None
+        else record["communication_exposed_s"],
         notes=(*notes, *([f"only {len(known)} of {world} ranks logged steps"] if len(known) < world else [])),
     )
 

@@ -156,7 +156,7 @@ def explain_one(run: Evidence) -> Explained:
     return Explained(
         run,
         parts,
-        _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items() if cause.applies(run)]),
+        _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items() if cause.applies(run)], run),
     )
 
 
@@ -165,10 +165,26 @@ def _with_fewer_ranks(first: Evidence, one: Explained) -> Explained:
     if one.run.world == first.world:
         return one
     found = across.work_scaled(first, one.run)
-    return replace(one, findings=_ranked([found, *one.findings]))
+    return replace(one, findings=_ranked([found, *one.findings], one.run))
 
 
-def _ranked(findings: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Return the findings with found causes first; within each verdict the largest displayed cost comes first."""
+def _ranked(findings: Sequence[Diagnosis], run: Evidence) -> list[Diagnosis]:
+    """Return the findings with found causes first; within each verdict the largest displayed cost comes first.
+
+    A busy host comes before its symptoms, which then need no remedy of their own: rank, disk and link are in order.
+    """
+    stalls = run.stalls_in_training.found
+    is_known = bool(stalls) and max(stalls, key=lambda one: one.seconds).reason in ("stopped", "link")
+    symptoms = {"slow_link", "slow_worker"} | (set() if is_known else {"stall"})
+    is_busy = any(finding.cause == "busy_host" and finding.is_found for finding in findings)
+    if is_busy:
+        findings = [replace(one, remedies=()) if one.cause in symptoms else one for one in findings]
+    most = max((one.cost or 0.0 for one in findings if is_busy and one.cause in symptoms and one.is_found), default=0.0)
+
+    def cost(finding: Diagnosis) -> float:
+        return max(finding.cost or 0.0, most if finding.cause == "busy_host" else 0.0)
+
     verdicts = ("found", "not found", "not measured")
-    return sorted(findings, key=lambda finding: (verdicts.index(finding.verdict), -(finding.cost or 0.0)))
+    return sorted(
+        findings, key=lambda one: (verdicts.index(one.verdict), -cost(one), is_busy and one.cause != "busy_host")
+    )

@@ -20,7 +20,8 @@ from chronograd.predict.collectives import ring
 from chronograd.units import seconds
 
 # The minimum gain of a remedy, and the maximum number of remedies of a cause.
-MIN_GAIN, MAX_REMEDIES = 0.05, 4
+MIN_GAIN = 0.05
+MAX_REMEDIES = 4
 # Batches between two exchanges; runs that share one start.
 ACCUMULATED, SHARED_STARTS = 4, 4
 # A usual data centre link, used if the ranks have a slower one.
@@ -188,7 +189,7 @@ def too_many_threads(run: Evidence, split: Split, cost: float | None) -> list[Re
 
 def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """Return how to avoid the longest stall."""
-    found = run.stalls.found
+    found = run.stalls_in_training.found
     if not found or not run.wall_s:
         return []
     longest = max(found, key=lambda one: one.seconds)
@@ -204,7 +205,7 @@ def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
         ),
         "waiting": ("find the silent link or rank", "logs of the network and of the hosts at that time"),
     }[longest.reason]
-    return [Remedy(what, how, run.wall_s, max(0.0, run.wall_s - run.stalls.seconds), "run")]
+    return [Remedy(what, how, run.wall_s, max(0.0, run.wall_s - run.stalls_in_training.seconds), "run")]
 
 
 def start_up(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:

@@ -1,18 +1,18 @@
-"""The time of a step by part: computation, input, exposed communication, straggling; and start-up before the first step.
+"""The time of a step by part: computation, input and exposed communication; and start-up before the first step.
 
-With K steps on R ranks, in each step: a rank's own work is its time minus its wait. The rank that waits least is the slowest,
-so
+With K steps on R ranks, in each step: a rank's own work is its time minus its wait. So, with the step of the slowest rank,
 
-    exposed communication = min over ranks of the wait
-    straggling            = max over ranks of own work - mean over ranks of own work
     input                 = mean over ranks of the time until a batch is available
     computation           = mean over ranks of own work - input
+    exposed communication = the rest: the exchange that computation does not hide, and waiting for the slowest rank
+    straggling            = max over ranks of own work - mean over ranks of own work, within exposed communication
 
-These add up to the step time of the slowest rank. Figures are means over steps, so they add up, too.
+The first three add up to the step time. Figures are means over steps, so they add up, too. Exposed communication means the same in
+records. That of a measurement is taken from its record, which compares steps with and without exchange.
 
 In traces of torch.profiler, steps of ranks begin at different times. There the step is the mean over ranks, and exposed
-communication is the mean wait minus straggling. A device's idle time and copies are separate parts, and computation is the
-rest. If some ranks are missing, straggling is unknown and part of exposed communication.
+communication is the mean wait. A device's idle time and copies are separate parts, and computation is the rest. If some ranks are
+missing, straggling is unknown.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from chronograd.words import how_many
 LARGEST_ALLOWANCE_S, READING_S, WARMUP_S = 10.0, 2.0, 2.0
 # For a single step: 80 % of the steps of eight public traces with several steps are within this share of their mean.
 ONE_STEP_SPREAD = 0.2
+STRAGGLING = "straggling"  # within exposed communication
 
 
 @dataclass(frozen=True)
 class Split:
-    """Seconds of a step by part, with an 80 % interval over steps; unknown parts state the reason. `startup_s` is of the whole
-    run.
+    """Seconds of a step by part, with an 80 % interval over steps; unknown parts state the reason. `straggling_s` is a part of
+    `exposed_s`. `startup_s` is of the whole run.
     """
 
     step_s: Quantity
@@ -59,12 +60,17 @@ class Split:
             "computation": "computation_s",
             "input": "input_s",
             "exposed communication": "exposed_s",
-            "straggling": "straggling_s",
+            STRAGGLING: "straggling_s",
             "exposed copies": "copies_s",
             "idle device": "idle_s",
         }
         parts = [(text, getattr(self, name), self.share(name)) for text, name in names.items()]
         return [part for part in parts if part[1] is not None]
+
+    def shares(self) -> list[tuple[str, float]]:
+        """Return the parts that add up to the step, with the larger ones first, each with its share of the step."""
+        parts = [(name, share) for name, _, share in self.rows() if name != STRAGGLING and share]
+        return sorted(parts, key=lambda part: part[1], reverse=True)
 
 
 def split(run: Evidence) -> Split:
@@ -88,14 +94,18 @@ def split(run: Evidence) -> Split:
         unknown = Quantity.missing("s", "no rank reported its wait for the others")
         rest = _of(step_K - input_K, f"{source}; includes communication and straggling")
         return Split(_of(step_K, source), rest, input_q, unknown, unknown, startup(run))
-    own_RK = np.stack([rank.own_s for rank in ranks])
-    exposed_K = run.exposed_K
-    straggling_K = np.maximum(0.0, step_K - exposed_K - own_RK.mean(axis=0))
+    own_K = np.mean([rank.own_s for rank in ranks], axis=0)
+    exposed = _of(step_K - own_K, f"{source}; beyond the mean of the ranks' own work")
+    computing_K, straggling_K = own_K - input_K, np.maximum(0.0, step_K - run.exposed_K - own_K)
+    if run.exposed_s is not None and run.exposed_s.value is not None:
+        exposed = run.exposed_s
+        computing_K = np.maximum(0.0, step_K - input_K - run.exposed_s.value)
+        straggling_K = np.minimum(straggling_K, run.exposed_s.value)
     return Split(
         _of(step_K, source),
-        _of(own_RK.mean(axis=0) - input_K, source),
+        _of(computing_K, source),
         input_q,
-        _of(exposed_K, f"{source}; from the rank with the shortest wait in each step"),
+        exposed,
         _of(straggling_K, f"{source}; the slowest rank minus the mean of all")
         if run.kind != "record"
         else Quantity.missing("s", "a record does not distinguish ranks"),
@@ -114,13 +124,11 @@ def _of_profile(run: Evidence) -> Split:
     if run.world == 1 and not wait_K.any():
         exposed = straggling = Quantity(value=0.0, unit="s", source="one rank")
     elif is_whole:
-        exposed = _of(exposed_K, f"{source}; the wait minus straggling", ONE_STEP_SPREAD)
+        exposed = _of(wait_K, f"{source}; the wait of the ranks", ONE_STEP_SPREAD)
         straggling = _of(wait_K - exposed_K, f"{source}; the slowest rank minus the mean of all", ONE_STEP_SPREAD)
     else:
         exposed = _of(wait_K, f"{source}; includes straggling of missing ranks", ONE_STEP_SPREAD)
-        straggling = Quantity.missing(
-            "s", f"{len(ranks)} of {run.world} ranks are available: exposed communication includes it"
-        )
+        straggling = Quantity.missing("s", f"{len(ranks)} of {run.world} ranks are available")
     has_device = all(rank.device is not None for rank in ranks)
     idle_K = np.mean([rank.launch_s for rank in ranks], axis=0) if has_device else np.zeros(len(step_K))
     copies_K = np.mean([rank.copies_s for rank in ranks], axis=0) if has_device else np.zeros(len(step_K))

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+RESIDENT = "peak resident memory"  # the sources of peaks of a process begin with it
 _STATUS = Path("/proc/self/status")
 # Of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 # Bytes to write when measuring the time of a page fault, and number of repeats.
-_FAULT_BYTES, _FAULT_REPEATS = 2**26, 5
+_FAULT_BYTES = 2**26
+_FAULT_REPEATS = 5
 
 
 def keep_freed_memory() -> bool:
@@ -78,7 +80,7 @@ class PeakResident:
         import psutil  # not in the base package
 
         self._start_bytes: int = psutil.Process().memory_info().rss
-        what = "peak resident memory" if _forget_peak() else "peak resident memory of the process's life"
+        what = RESIDENT if _forget_peak() else f"{RESIDENT} of the process's life"
         self.source = f"{what} minus resident memory at the start"
 
     def peak_bytes(self) -> int:

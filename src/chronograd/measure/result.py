@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chronograd.errors import InputError
+from chronograd.measure.memory import RESIDENT
 from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import StepLine, StepLog
 from chronograd.rundir.stalls import Stalls
@@ -142,14 +143,19 @@ def in_tokens(throughput: Quantity, tokens: int) -> Quantity:
     return throughput.model_copy(update={**bounds, "unit": "token/s"})
 
 
-def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:
-    """Return the highest peak of the ranks."""
+def memory_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:
+    """Return the highest peak of the ranks: of tensors, as predicted, or of resident memory, which includes libraries."""
     peaks = [last for log in logs.values() if (last := log.last(MemoryLine)) is not None]
     if not peaks:
-        return Quantity.missing("B", "no rank reported its memory")
-    return Quantity(
-        value=max(last.memory_peak_bytes for last in peaks), unit="B", n=len(peaks), source=peaks[-1].source
+        return {"memory_peak_bytes": Quantity.missing("B", "no rank reported its memory")}
+    most = max(last.memory_peak_bytes for last in peaks)
+    quantity = Quantity(value=most, unit="B", n=len(peaks), source=peaks[-1].source)
+    if not quantity.source.startswith(RESIDENT):
+        return {"memory_peak_bytes": quantity}
+    tensors = Quantity.missing(
+        "B", "only resident memory was measured (memory_resident); `chronograd measure` counts the memory of tensors"
     )
+    return {"memory_peak_bytes": tensors, "memory_resident_bytes": quantity}
 
 
 def traffic_quantity(logs: Mapping[int, StepLog]) -> Quantity:

@@ -293,7 +293,7 @@ class LoopRecorder:
         made.notes += stalls.sentences()
         flops, why_not = (self.flops_per_step, "") if self.flops_per_step is not None else self._loop.flops_per_step()
         put_utilisation(made, made["step_time_s"], flops, started, self._loop.precision, why_not)
-        made.put("memory_peak_bytes", result.memory_quantity(logs))
+        made.quantities |= result.memory_quantities(logs)
         if self._num_steps <= self.warmup:
             made.notes.append(
                 f"only {how_many(self._num_steps, 'steps')} done, and the first {self.warmup} are warm-up"

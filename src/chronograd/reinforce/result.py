@@ -44,7 +44,7 @@ def training_record(run: RunDir, job: Job, space: Space, stopped: str) -> Record
         record.put(name, quantity)
     work = log.last(WorkLine)
     record.put("trained_params", Quantity(value=None if work is None else work.params, unit="count", source="of the network, or values of the table"))  # fmt: skip
-    record.put("memory_peak_bytes", measured.memory_quantity({0: log}))
+    record.quantities |= measured.memory_quantities({0: log})
     record.put("wall_time_s", wall_time(log))
     if log.attempts > 1:
         interrupted = interruptions(log)

@@ -69,7 +69,7 @@ def training_record(
     record.put("gradient_noise_scale", noise.quantity() if job.training.noise_scale_every else NOT_ASKED)
     if record["gradient_noise_scale"].n:
         record.curves["gradient_noise_scale"] = noise.curve()
-    record.put("memory_peak_bytes", result.memory_quantity(logs))
+    record.quantities |= result.memory_quantities(logs)
     record.put("wall_time_s", wall_time(first))
     if interrupted.starts > 1:
         for name, quantity in interrupted.quantities().items():
@@ -92,7 +92,7 @@ def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, as
         record.put(name, quantity)
     record.notes += stalls.sentences()
     _put_tokens(record, job)
-    record.put("memory_peak_bytes", result.memory_quantity(logs))
+    record.quantities |= result.memory_quantities(logs)
     if job.backend in SHARDED:
         record.put("sent_bytes", result.traffic_quantity(logs))
     put_utilisation(record, record["step_time_s"], asked.flops_per_step, logs[0].last(Start), job.training.precision)

@@ -59,7 +59,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
     rate = None if not step_time.value else job.training.images_per_step / step_time.value
     source = "minibatch divided by the time per update of all learners"
     record.put("throughput_samples_per_s", Quantity(value=rate, unit="sample/s", n=step_time.n, source=source))
-    record.put("memory_peak_bytes", result.memory_quantity(logs))
+    record.quantities |= result.memory_quantities(logs)
     _put_own(record, logs, job, lines, lines)
     put_utilisation(record, record["compute_s"], flops_per_step, logs[0].last(Start), job.training.precision)
     record.provenance.method = f"{timing.warmup} updates of every learner outside the clock; {method}"
