@@ -5,8 +5,8 @@
     python -m benchmarks.convergence --train NETWORK...
 
 Without --write it reports how the files would change. --coverage forecasts the last level of every run from its first part,
-without the runs of its team, network or data set. It also forecasts later training losses, and curves that are unlike every
-known run. --train trains networks on digits for small_losses.json. The other runs come from `chronograd study run loss-curves`.
+without the runs of its team, network or data set. It also forecasts later training losses, curves that are unlike every known
+run, and curves whose schedule is unknown. --train trains networks on digits for small_losses.json. The other runs come from `chronograd study run loss-curves`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ import numpy as np
 from chronograd.forecast import published_curves
 from chronograd.forecast.convergence import converged_at, from_curve, median_of_three
 from chronograd.forecast.forecasting import forecast
-from chronograd.forecast.learning_curves import LearningCurve, read_curve
+from chronograd.forecast.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.forecast.loss import MIN_POINTS, fit_loss
-from chronograd.forecast.published_curves import PublishedCurves
+from chronograd.forecast.published_curves import PublishedCurves, PublishedRun
 from chronograd.forecast.schedule import Schedule
 from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
@@ -181,6 +182,10 @@ def _loss_run(name: str, team: str, losses: Sequence[float], shares: Sequence[fl
     }  # fmt: skip
 
 
+def image_curve(run: PublishedRun, metric: Metric) -> LearningCurve:
+    return LearningCurve(run.name, run.steps, run.errors, metric, "epoch", run.schedule, is_of_images=True)
+
+
 SEEN = (0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85)  # of the planned epochs
 
 
@@ -194,7 +199,7 @@ def coverage() -> None:
             count = int((one.steps <= share * (one.schedule.planned or 0)).sum())
             if count < MIN_POINTS or one.schedule.next_fall(float(one.steps[count - 1])) is None:
                 continue
-            curve = LearningCurve(one.name, one.steps, one.errors, "accuracy", "epoch", one.schedule)
+            curve = image_curve(one, "accuracy")
             end, true = float(one.steps[-1]), float(np.median(one.errors[-3:]))
             left_out = [known.without(one.team)]
             if one.team.startswith("small CIFAR-10"):
@@ -224,7 +229,7 @@ def coverage_of_losses() -> None:
         count = max(MIN_POINTS, int(share * len(one.steps)))
         if one.schedule.next_fall(float(one.steps[count - 1])) is None:
             continue
-        curve = LearningCurve(one.name, one.steps, one.errors, "loss", "epoch", one.schedule)
+        curve = image_curve(one, "loss")
         left_out = {one.team: known.without(one.team)}
         if one.team in digits:
             left_out["all of digits"] = functools.reduce(PublishedCurves.without, digits, known)
@@ -234,6 +239,48 @@ def coverage_of_losses() -> None:
             inside.setdefault(what + way, []).extend(at.low <= (at.seen or 0) <= at.high for at in made.held_out)
     for what, held in sorted(inside.items()):
         print(f"losses, without {what:46} {len(held):4} {np.mean(held):5.0%}")
+
+
+CUTS = (0.3, 0.5, 0.7)
+
+
+def unknown_schedules() -> Iterator[tuple[str, PublishedRun, float]]:
+    """Yield kind, run and cut of forecasts without a schedule, at a constant rate so far or without a column of rates."""
+    known = published_curves.published()
+    for one, cut in itertools.product((*known.runs, *known.small[::3]), CUTS):
+        end = one.schedule.planned or 0.0
+        if not one.schedule.drops:
+            yield f"{'published' if one in known.runs else 'small'}, annealed without a column of rates", one, cut
+        elif cut * end <= one.schedule.drops[0]:
+            yield f"{'published' if one in known.runs else 'small'}, constant so far", one, cut
+
+
+def coverage_of_unknown_schedules() -> None:
+    """Print bias, mean error and coverage of forecasts of the last value: the planned end is stated, but not the schedule. The
+    run shows that it trains an image classifier, or it does not. Its team, or all of its data, is left out.
+    """
+    known = published_curves.published()
+    no_small = known.without("small CIFAR-10, small-cnn").without("small CIFAR-10, resnet8")
+    print(f"{'without a schedule':60} {'n':>4} {'bias':>7} {'off':>6} {'width':>6} inside")
+    for shown in (True, None):
+        rows: dict[str, list[tuple[float, float, bool]]] = {}
+        for kind, one, cut in unknown_schedules():
+            end, count = one.schedule.planned or 0.0, int((one.steps <= cut * (one.schedule.planned or 0.0)).sum())
+            if count < MIN_POINTS:
+                continue
+            others = no_small if one.team.startswith("small CIFAR-10") else known.without(one.team)
+            curve = replace(image_curve(one, "accuracy"), schedule=Schedule(None, (), end), is_of_images=shown)
+            at = forecast(curve, count / len(one.steps) + 1e-9, at=[end], known=others, draws=20).expected(end)
+            true = 1 - float(np.median(one.errors[-3:]))
+            width = float(np.log(max(1 - at.low, 1e-9) / max(1 - at.high, 1e-9)))
+            rows.setdefault(kind, []).append(((at.value - true) / true, width, at.low <= true <= at.high))
+        for kind, values in rows.items():
+            off, width, inside = np.array(values, dtype=float).T
+            name = f"{kind}, {'of images' if shown else 'kind not shown'}"
+            print(
+                f"{name:60} {len(off):4} {off.mean():+7.1%} {abs(off).mean():6.1%} {np.median(width):6.2f} "
+                f"{inside.sum():3.0f} of {len(off)}"
+            )
 
 
 SIMULATED = 40  # language models
@@ -285,9 +332,7 @@ def coverage_of_unlike(measured: Path | None) -> None:
         ("published errors, small runs known", known.runs, PublishedCurves((), {}, known.small)),
         ("small errors, published runs known", known.small[::3], PublishedCurves(known.runs, {})),
     ):
-        kinds[name] = [
-            (LearningCurve(one.name, one.steps, one.errors, "accuracy", "epoch", one.schedule), others) for one in runs
-        ]
+        kinds[name] = [(image_curve(one, "accuracy"), others) for one in runs]
     print(
         f"{'curves':36} {'from':>5} {'n':>4} {'bias':>7} {'off':>6} {'power':>6} {'last':>6} {'width':>6} inside  by its own curve"
     )
@@ -330,6 +375,7 @@ def main() -> None:
         coverage()
         coverage_of_losses()
         coverage_of_unlike(given.measured)
+        coverage_of_unknown_schedules()
         return
     tables = {published_curves.SMALL_FILE: small_table(), published_curves.LOSS_FILE: loss_table()}
     if given.measured is not None:

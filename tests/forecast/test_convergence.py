@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ STEPS = Schedule("multi_step", (40.0, 60.0), 80.0)
 
 
 def curve(values: np.ndarray, schedule: Schedule = Schedule(), metric: str = "loss") -> LearningCurve:  # noqa: B008, RUF100
-    return LearningCurve("c", np.arange(1.0, len(values) + 1), values, metric, "epoch", schedule)  # type: ignore[arg-type]
+    steps = np.arange(1.0, len(values) + 1)
+    return LearningCurve("c", steps, values, metric, "epoch", schedule, is_of_images=True)  # type: ignore[arg-type]
 
 
 def in_steps(levels: tuple[float, ...], schedule: Schedule) -> np.ndarray:
@@ -177,7 +179,7 @@ DEMONSTRATION = (1.268, 0.1924, 0.1761, 0.06246, 0.04147, 0.01647)
 def test_training_loss_uses_other_losses() -> None:
     """Check that the forecast follows other losses. Without known losses, the forecast follows test errors: it stays at 0.17 and misses all three later epochs."""
     schedule = Schedule("annealed", (), 12.0)
-    losses = LearningCurve("digits", np.arange(1.0, 7.0), np.array(DEMONSTRATION), "loss", "epoch", schedule)
+    losses = curve(np.array(DEMONSTRATION), schedule)
     made = forecast(losses, 0.5)
     assert (made.num_inside, len(made.held_out)) == (3, 3)
     assert made.error is not None
@@ -189,8 +191,8 @@ def test_training_loss_uses_other_losses() -> None:
 def test_loss_interval_coverage_for_unseen_networks() -> None:
     known, inside = published(), []
     for run in known.losses[::5]:
-        curve = LearningCurve(run.name, run.steps, run.errors, "loss", "epoch", run.schedule)
-        made = forecast(curve, 0.5, known=known.without(run.team), draws=20)
+        losses = LearningCurve(run.name, run.steps, run.errors, "loss", "epoch", run.schedule, is_of_images=True)
+        made = forecast(losses, 0.5, known=known.without(run.team), draws=20)
         inside += [made.num_inside / len(made.held_out)]
     assert 0.65 <= np.mean(inside) <= 0.9
 
@@ -262,13 +264,13 @@ class TestUnlikeAnyKnownRun:
     def test_no_gain_before_the_last_point(self) -> None:
         """The gain of a falling rate is 0 before the last point, so the fitted curve alone gives earlier values."""
         steps = np.arange(1.0, 41)
-        like = LearningCurve("c", steps, 2.3 * np.exp(-steps / 20), "loss", "epoch", Schedule("annealed", (), 80.0))
-        for curve in (like, language_model()):
-            made = forecast(curve, draws=20)
-            assert (made.unlike is None) == (curve is like)
-            early = float(curve.steps[9])
+        like = curve(2.3 * np.exp(-steps / 20), Schedule("annealed", (), 80.0))
+        for run in (like, language_model()):
+            made = forecast(run, draws=20)
+            assert (made.unlike is None) == (run is like)
+            early = float(run.steps[9])
             at, place = made.expected(early), float(made.place(np.array([early]))[0])
-            if curve is like:
+            if run is like:
                 assert at.value == pytest.approx(made.model.at(place), rel=1e-12)
                 assert (at.low, at.high) == pytest.approx(made.model.interval(place), rel=1e-12)
             else:
@@ -290,7 +292,6 @@ class TestUnlikeAnyKnownRun:
         [
             ("metrics/mAP50(B)", "accuracy", Schedule("annealed", (), 40.0), "not the accuracy of a classifier"),
             ("ep_rew_mean", "return", Schedule("annealed", (), 40.0), "not the accuracy of a classifier"),
-            ("val_acc", "accuracy", Schedule(None, (), 40.0), "whether the learning rate will fall is unknown"),
         ],
     )
     def test_other_kinds_of_runs(self, column: str, metric: str, schedule: Schedule, reason: str) -> None:
@@ -332,6 +333,116 @@ class TestUnlikeAnyKnownRun:
             curve = LearningCurve(run.name, run.steps[half], run.errors[half], "accuracy", "epoch", run.schedule)
             num_unlike += why_unlike(curve, known.without(run.team)) is not None
         assert num_unlike <= 2
+
+
+class TestUnknownSchedule:
+    """The planned end is stated, and the schedule is not: the rate may stay or fall."""
+
+    OPEN = Schedule(None, (), 80.0)
+
+    def known(self) -> PublishedCurves:
+        """Return one known run that stays at 0.8 until half of its epochs, and then falls to 0.1."""
+        steps = np.arange(1.0, 81)
+        errors = np.where(steps <= 40, 0.8, 0.1)
+        return PublishedCurves((PublishedRun("a", "a", Schedule("annealed", (), 80.0), steps, errors, 41.0),), {})
+
+    def flat(self, **changes: Any) -> LearningCurve:
+        return replace(curve(np.full(20, 0.8), self.OPEN, "accuracy"), **changes)
+
+    def test_interval_covers_both_worlds(self) -> None:
+        """A constant rate stays at 0.8, a fall of the rate leads to 0.1: 37 of 41 runs fall."""
+        end = forecast(self.flat(), known=self.known()).expected(80.0)
+        assert (1 - end.low, 1 - end.value, 1 - end.high) == pytest.approx((0.8, 0.1, 0.1), rel=0.02)
+        stays = forecast(self.flat(schedule=Schedule("constant", (), 80.0)), known=self.known()).expected(80.0)
+        assert (1 - stays.low, 1 - stays.high) == pytest.approx((0.8, 0.8), rel=0.02)
+
+    def test_weights_of_the_worlds(self) -> None:
+        made = forecast(self.flat(), known=self.known())
+        paths, weights = made._paths(np.array([80.0]))
+        assert weights.sum() == pytest.approx(1.0)
+        stays = 4 / 41 + 37 / 41 * 0.11  # a constant rate, or a fall without a gain as on small data
+        assert weights[np.exp(paths[:, 0]) > 0.4].sum() == pytest.approx(stays, abs=1e-9)
+        unknown = forecast(self.flat(is_of_images=None), known=self.known())
+        paths, weights = unknown._paths(np.array([80.0]))
+        assert weights[np.exp(paths[:, 0]) < 0.4].sum() == pytest.approx(37 / 41 * 0.6 * 0.89, abs=1e-9)
+
+    def test_fall_comes_when_known_runs_fell(self) -> None:
+        reached = forecast(self.flat(), target=0.85, known=self.known()).reached
+        assert reached is not None
+        assert reached.step == pytest.approx(41, abs=1)
+        assert reached.high is None
+
+    def test_runs_at_a_constant_rate_so_far(self) -> None:
+        """Of public runs whose rate falls later, most final values lie in the interval; at most one would at a constant rate."""
+        known, inside, constant = published(), [], []
+        runs = [
+            run
+            for run in known.runs
+            if run.schedule.drops and run.schedule.drops[0] >= 0.3 * (run.schedule.planned or 0)
+        ]
+        for run in runs[::4]:
+            end, final = run.schedule.planned or 0.0, 1 - float(np.median(run.errors[-3:]))
+            count = int((run.steps <= 0.3 * end).sum())
+            for kind, held in ((None, inside), ("constant", constant)):
+                schedule = Schedule(kind, (), end)  # type: ignore[arg-type]
+                run_so_far = LearningCurve(run.name, run.steps, run.errors, "accuracy", "epoch", schedule)
+                made = forecast(run_so_far, count / len(run.steps) + 1e-9, known=known.without(run.team), draws=20)
+                at = made.expected(end)
+                held.append(at.low <= final <= at.high)
+        assert np.mean(inside) >= 0.75
+        assert np.mean(constant) <= 0.25
+
+    def test_answer_does_not_say_never(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """An accuracy that has stopped rising at 80 % may reach 95 % only by a fall of the rate."""
+        file = tmp_path / "log.csv"
+        accuracies = 0.8 - 0.5 * np.exp(-np.arange(1.0, 21) / 2)
+        file.write_text(
+            "epoch,val_acc\n" + "".join(f"{k},{value:.4f}\n" for k, value in enumerate(accuracies, start=1))
+        )
+        assert main(["forecast", str(file), "--to", "95%"]) == 0
+        assert "Whether 95.0 % will be reached is unknown" in " ".join(capsys.readouterr().out.split())
+        assert main(["forecast", str(file), "--to", "95%", "--planned", "40"]) == 0
+        assert "the learning rate may stay or fall" in " ".join(capsys.readouterr().out.split())
+        assert main(["forecast", str(file), "--to", "95%", "--schedule", "constant"]) == 0
+        assert "not expected to be reached" in " ".join(capsys.readouterr().out.split())
+
+
+class TestKindOfRun:
+    """Known runs are image classifiers: other runs are not forecast from them."""
+
+    def test_text_classifier_does_not_gain_as_image_classifiers(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A fine-tuned model at 84.9 %, flattening, with a linear rate: it stays below 88 %."""
+        file = tmp_path / "trainer_state.json"
+        steps = np.arange(1, 11)
+        accuracies = 0.85 - 0.35 * np.exp(-steps / 2.0)
+        log = [
+            {
+                "step": int(100 * k),
+                "epoch": 0.1 * int(k),
+                "eval_accuracy": float(accuracy),
+                "learning_rate": 5e-5 * (1 - k / 20),
+            }
+            for k, accuracy in zip(steps, accuracies, strict=True)
+        ]
+        file.write_text(json.dumps({"log_history": log}))
+        assert main(["forecast", str(file), "--to", "85.5%", "--json"]) == 0
+        made = json.loads(capsys.readouterr().out)
+        assert "image classifiers trained from scratch" in made["unlike_known_runs"]
+        assert 0.845 < made["at"][-1]["value"] < 0.88
+
+    def test_log_that_does_not_show_its_kind(self) -> None:
+        """The middle lies between those of a classifier of images and of another run."""
+        values = 0.5 * np.exp(-np.arange(1.0, 21) / 5) + 0.1
+        run = curve(values, Schedule("annealed", (), 40.0), "accuracy")
+        ends = [forecast(replace(run, is_of_images=kind), draws=20).at[-1] for kind in (True, None, False)]
+        assert ends[0].value > ends[1].value > ends[2].value
+        assert ends[1].low <= ends[2].value
+        assert ends[1].high >= ends[0].value
+        assert any(
+            "nothing shows what this run trains" in note for note in forecast(replace(run, is_of_images=None)).warnings
+        )
 
 
 class TestRateThatStaysAndThenFalls:

@@ -198,9 +198,12 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves, own: OwnCurve | Non
     """
     if curve.metric == "return" or is_score(curve.column):
         return f"{curve.column or curve.metric} is not the accuracy of a classifier"
-    if curve.schedule.kind in (None, "wsd"):
-        unknown = curve.schedule.kind is None
-        return "whether the learning rate will fall is unknown" if unknown else "no known run has such a schedule"
+    if curve.schedule.kind is None and curve.schedule.planned is None:
+        return "whether the learning rate will fall is unknown"
+    if curve.schedule.kind == "wsd":
+        return "no known run has such a schedule"
+    if curve.is_of_images is False:
+        return "known runs are image classifiers trained from scratch, and this run is not one"
     if curve.metric == "loss" and not is_entropy(curve.column):
         return f"{curve.column} is not a cross-entropy"
     runs = (
@@ -237,7 +240,7 @@ def _why_unlike_so_far(curve: LearningCurve, known: PublishedCurves, own: OwnCur
     a level far above 0, so forecasts from earlier points show the difference. Errors are tested only while the rate is annealed,
     because earlier points do not show the effect of a sudden drop.
     """
-    if curve.metric == "accuracy" and curve.schedule.kind == "multi_step":
+    if curve.metric == "accuracy" and curve.schedule.kind != "annealed":
         return None
     now, off, kind = shape_of(curve.steps, curve.values)[1], [], "loss" if curve.metric == "loss" else "error"
     before = int((curve.steps <= curve.since_last_drop(MIN_POINTS)[0]).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,11 @@ LEVEL_SIGMA, SHARE_OF_SCATTER = 0.1, 0.5
 # A run that is unlike all known runs may fall below its own curve once the rate falls. It gains these shares of log(first /
 # now), at the lower bound and in the middle. We chose both by eye on fine-tuned language models, and did not fit them.
 MAX_GAINED, GAINED = 0.25, 0.05
+# Share of runs whose rate falls before the planned end, if the schedule is unknown: 37 of the 41 runs of DAWNBench.
+FALLS = 37 / 41
+# Share of classifiers of images among runs that do not show what they train. Seven of eight public logs of an accuracy are some
+# (benchmarks/sources/logs), but a user may train anything: chosen between that and a half.
+OF_IMAGES = 0.6
 FAMILY_WORDS = {
     "inverse": "Optimus' curve",
     "power": "a power law",
@@ -98,36 +104,77 @@ class Course:
     unlike: str | None
     language: LanguageCurve | None
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether the rate may stay or fall until the planned end: the schedule is unknown, and the end is stated."""
+        return self.ahead is not None and self.curve.schedule.kind is None and self.curve.schedule.planned is not None
+
+    @property
+    def stays_in_middle(self) -> bool:
+        """Return whether the middle is that of a constant rate, and only the interval covers a fall: on public logs of all kinds
+        this was nearer (benchmarks/forecasts.py). Image classifiers gain so much that their middle covers it, too.
+        """
+        return self.is_open and self.curve.is_of_images is not True
+
+    @property
+    def uses_paths(self) -> bool:
+        """Return whether the forecast is that of possible runs (`_paths`), not only of known runs or of the curve's family."""
+        is_image_run = self.curve.is_of_images is True
+        return self.ahead is not None and (self.unlike is not None or self.is_open or not is_image_run)
+
     def expected(self, step: float) -> At:
-        if self.ahead is None or step <= self.ahead or self.unlike:
-            value, low, high = (float(bound[0]) for bound in self._own(np.array([step])))
+        if self.ahead is None or (step <= self.ahead and not self.unlike):
+            value, low, high = self._by_family(step)
         else:
-            value, low, high = self._as_published(step)
+            value, low, high = self._by_paths(step) if self.uses_paths else self._as_published(step)
         low, high = sorted((self._shown(low), self._shown(high)))
         seen = self.curve.values[self.curve.steps == step]
         return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
 
-    def _own(self, steps: Array) -> tuple[Array, Array, Array]:
-        """Return the curve's family and its 80 % bounds; those of `language`, or of `own` for a run unlike all known runs."""
-        places = self.place(steps)
-        if self.language is not None:
-            middle, (low, high) = self.language.middle(steps), np.quantile(self.language.paths(steps), INTERVAL, axis=0)
-            return np.exp(middle), np.exp(np.minimum(low, middle)), np.exp(np.maximum(high, middle))
-        if not self.unlike or self.own is None:
-            low, high = self.model.bounds(places)
-            return self.model.curve(places), low, high
-        middle = np.exp(self.own.middle(places) - GAINED * self._gain(steps))
-        low, high = np.quantile(np.exp(self._paths(steps)), INTERVAL, axis=0)
-        return middle, np.minimum(low, middle), np.maximum(high, middle)
+    def _by_family(self, step: float) -> tuple[float, float, float]:
+        """Return the value of the curve's family, and its 80 % bounds."""
+        places = self.place(np.array([step]))
+        low, high = self.model.bounds(places)
+        return float(self.model.curve(places)[0]), float(low[0]), float(high[0])
 
-    def _paths(self, steps: Array) -> Array:
-        """Return log(value) of possible runs. Each gains a random share of the fall so far once the rate falls."""
+    def _by_paths(self, step: float) -> tuple[float, float, float]:
+        """Return the middle of the possible runs, and their 80 % bounds. Without known runs it is that of `own`."""
+        steps = np.array([step])
+        paths, weights = self._paths(steps)
+        low, middle, high = weighted_quantiles(paths[:, 0], weights, SHARES)
         if self.language is not None:
-            return self.language.paths(steps)
+            middle = float(self.language.middle(steps)[0])
+        elif self.own is not None and (self.unlike or self.stays_in_middle):
+            gained = 0.0 if self.stays_in_middle else GAINED * self._gain(steps)[0]
+            middle = float(self.own.middle(self.place(steps))[0] - gained)
+        return math.exp(middle), math.exp(min(low, middle)), math.exp(max(high, middle))
+
+    def _paths(self, steps: Array) -> tuple[Array, Array]:
+        """Return log(value) of possible runs, of shape (num_paths, num_steps), and their weights.
+
+        The rate stays; or it falls, and the run gains a small share of its fall so far; or it falls, and the run gains as known
+        runs did. If the schedule is stated, the rate does not stay. If the run shows what it trains, it is of one kind.
+        """
+        if self.language is not None:
+            paths = self.language.paths(steps)
+            return paths, np.ones(len(paths))
         assert self.own is not None
-        paths = self.own.paths(self.place(steps), steps)
-        shares = np.interp(np.linspace(0, 1, len(paths)), (0.0, 0.5, INTERVAL[1]), (0.0, GAINED, MAX_GAINED))
-        return paths - np.random.default_rng(2).permutation(shares)[:, None] * self._gain(steps)
+        stays, ones = self.own.paths(self.place(steps), steps), np.ones(NUM_PATHS)
+        shares = np.interp(np.linspace(0, 1, NUM_PATHS), (0.0, 0.5, INTERVAL[1]), (0.0, GAINED, MAX_GAINED))
+        gains = stays - np.random.default_rng(2).permutation(shares)[:, None] * self._gain(steps)
+        falls = FALLS if self.is_open else 1.0
+        as_known = 0.0 if self.unlike else falls * (1.0 if self.curve.is_of_images else OF_IMAGES)
+        kinds = [(1 - falls, stays, ones), (falls - as_known, gains, ones)]
+        if as_known:
+            kinds.append((as_known, *self._published_paths(steps)))
+        used = [(paths, share / weights.sum() * weights) for share, paths, weights in kinds if share > 0]
+        return np.concatenate([paths for paths, _ in used]), np.concatenate([weights for _, weights in used])
+
+    def _published_paths(self, steps: Array) -> tuple[Array, Array]:
+        """Return log(value) as it fell in each known run, with the noise of the level now, and their weights."""
+        ratios, weights = self._ratios(steps)
+        noise = self._level_sigma() * np.random.default_rng(3).standard_normal((len(ratios), 1))
+        return np.log(np.maximum(self._level() * ratios, TINY)) + noise, weights
 
     def place(self, steps: Array) -> Array:
         """Return the steps in the family's scale: since `started`, or the sum of the rates for an annealed loss unlike all known
@@ -144,8 +191,10 @@ class Course:
         and 0 up to `until`.
         """
         schedule = self.curve.schedule
-        if self.ahead is None or schedule.kind is None:
+        if self.ahead is None or not (schedule.kind or self.is_open):
             return np.zeros(len(steps))
+        if self.is_open:  # at an unknown moment
+            return np.clip((steps - self.until) / ((schedule.planned or 0.0) - self.until), 0.0, 1.0)
         if schedule.kind == "multi_step":
             return np.where(steps > self.ahead, 1.0, 0.0)
         ends = np.maximum(np.append(steps, self.until), schedule.falls_from) - schedule.falls_from
@@ -166,8 +215,8 @@ class Course:
         value = self._shown(target)
         is_there = np.flatnonzero(self.curve.values <= value)
         seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
-        if self.unlike:
-            step, low, high = self._reached_by_its_own(value)
+        if self.uses_paths:
+            step, low, high = self._reached_by_paths(value)
             return Reached(target, step, low, high, seen)
         found = [self._steps_to(value), *self.model.steps_to_interval(value)]
         step, low, high = (None if k is None else k + self.started for k in found)
@@ -191,15 +240,22 @@ class Course:
         zero = zero_reaches(value, points.steps, points.values)
         return own if zero <= 0 or zero >= (own or np.inf) else zero
 
-    def _reached_by_its_own(self, value: float) -> list[float | None]:
-        """Return when the run first reaches a value by its own curve, up to the planned end; None for never. A point may reach
-        it by its scatter.
+    def _reached_by_paths(self, value: float) -> list[float | None]:
+        """Return when possible runs first reach a value, up to the planned end; None for never. A point may reach it by its
+        scatter.
         """
         known = self.curve.steps[self.curve.steps <= self.until]
         end = self.curve.schedule.planned or TIMES_AHEAD * self.until
         num = (end - self.until) / float(np.median(np.diff(known)))
         steps = np.linspace(self.until, end, int(np.clip(num, 1, NUM_STEPS)) + 1)[1:]
-        return self._firsts(np.exp(self._paths(steps)) <= value, steps, np.ones(NUM_PATHS))
+        paths, weights = self._paths(steps)
+        step, low, high = self._firsts(np.exp(paths) <= value, steps, weights)
+        if self.own is not None and self.stays_in_middle:
+            stays = self.own.paths(self.place(steps), steps)
+            step, _, _ = self._firsts(np.exp(stays) <= value, steps, np.ones(NUM_PATHS))
+            low = min((k for k in (low, step) if k is not None), default=None)
+            high = None if None in (high, step) else max(high or 0.0, step or 0.0)
+        return [step, low, high]
 
     def _reached_as_published(self, value: float) -> list[float | None]:
         """Return when runs with such a schedule had fallen by the same ratio; None if they never did."""
@@ -290,32 +346,35 @@ class Forecast(Course):
         is_loss = self.curve.metric == "loss" and bool(self.known.losses)
         runs = len(self.known.losses if is_loss else self.known.alike_with_small(self.curve.schedule)[0])
         until = f"until {self.curve.unit} {number(self.ahead)} from {here}; then " if self.ahead > self.until else ""
-        what = (
-            f"training losses of {how_many(runs, 'other runs')}"
-            if is_loss
-            else f"errors of {how_many(runs, 'other runs')} with such a schedule"
-        )
-        return f"forecast {until}from the {what}"
+        values, source = ("training losses", "our studies") if is_loss else ("errors", "DAWNBench and our studies")
+        known = f"{values} of {how_many(runs, 'image classifiers')} of {source}"
+        if self.uses_paths:
+            return f"forecast {until}from {own}, and from the {known} with a falling rate"
+        return f"forecast {until}from the {known}{'' if is_loss else ' with such a schedule'}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings about the forecast: the effect of the schedule comes from other runs or is unknown, with typical
         errors.
         """
-        if self.language is not None:
+        if self.language is not None or self.ahead is None:
             return ()
-        if self.unlike:
-            known = self.curve.schedule.kind is not None
-            return (
-                "the learning rate will fall, and its effect is unknown; the lower bound allows for it"
-                if known
-                else "a fall of the learning rate is not in this forecast; state it with --schedule and --planned",
+        if self.unlike and self.curve.schedule.kind is not None:
+            return ("the learning rate will fall, and its effect is unknown; the lower bound allows for it",)
+        if self.unlike and not self.is_open:
+            return ("a fall of the learning rate is not in this forecast; state it with --schedule and --planned",)
+        notes = []
+        if self.is_open:
+            notes.append("the learning rate may stay or fall, and the interval covers both; state it with --schedule")
+        if not self.unlike and not self.curve.is_of_images:
+            notes.append(
+                "nothing shows what this run trains; image classifiers gain most when the rate falls, others less"
             )
-        if self.ahead is None or self.curve.metric != "accuracy":
-            return ()
-        return (
-            "on small data a falling rate may gain little or nothing; the interval allows for that, the middle may be too good",
-        )
+        if self.curve.metric == "accuracy" and not notes:
+            notes.append(
+                "on small data a falling rate may gain little or nothing; the interval allows for that, the middle may be too good"
+            )
+        return tuple(notes)
 
     @property
     def error(self) -> float | None:
@@ -374,7 +433,8 @@ def forecast(
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
     Beyond the next drop, and in an annealed schedule, values fall as they did in published runs with such a schedule. This
-    needs known runs that are like this one (`convergence.why_unlike`); otherwise its own power law is used. Bits per byte of real
+    needs known runs that are like this one (`convergence.why_unlike`); otherwise its own curve is used. If the schedule or the
+    kind of the run is unknown, the interval covers both. Bits per byte of real
     text follow the curves of `chronograd.forecast.language`.
 
     Args:

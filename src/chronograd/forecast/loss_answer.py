@@ -179,7 +179,7 @@ def _value(one: At, curve: LearningCurve) -> str:
 def _convergence(when: Convergence, now: float, unit: str) -> str:
     if when.step <= now:
         return f"converged at {unit} {when.step:g}"
-    source = "published runs with such a schedule" if when.source == "published" else "its curve"
+    source = "published image classifiers with such a schedule" if when.source == "published" else "its curve"
     return f"converged at {unit} {place(when.step)} ({place(when.low)} … {place(when.high)}), from {source}"
 
 
@@ -195,7 +195,7 @@ def place(step: float) -> str:
 def _when(reached: Reached, curve: LearningCurve) -> str:
     low, high = (place(k) if k is not None else "never" for k in (reached.low, reached.high))
     when = (
-        f"is out of reach for this curve ({low} … {high})"
+        f"{'may be' if curve.schedule.kind is None else 'is'} out of reach for this curve ({low} … {high})"
         if reached.step is None
         else f"at {curve.unit} {place(reached.step)} ({low} … {high})"
     )
