@@ -203,3 +203,24 @@ def test_inference_job_file_equals_plan_inference(tmp_path: Path) -> None:
     assert plain.data == chronograd.plan_inference(str(job), trace=trace, on=["t4"], latency=0.01, batches=[1, 2]).data
     with pytest.raises(InputError, match="--budget applies to training"):
         chronograd.plan(str(job), trace=trace, on=["t4"], budget=50)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (
+            ["--budget", "--to", "75%"],
+            "cannot read the amount '--to': the shell removes an unquoted $5; write '$50' or 50",
+        ),
+        (["--budget"], "Option '--budget' requires an argument: the shell removes an unquoted $5; write '$5' or 5."),
+        (["--budget", "$0"], "cannot read the amount '$0', which is not above 0; write '$50' or 50"),
+        (["--budget", "inf"], "cannot read the amount 'inf', which is infinite; write '$50' or 50"),
+        (["--budget", "a lot"], "cannot read the amount 'a lot'; write '$50' or 50"),
+    ],
+)
+def test_an_amount_that_the_shell_removed_is_explained(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--budget $5 --to 75%` without quotes arrives as `--budget --to 75%`."""
+    assert main(["plan", str(INPUTS / "job.yaml"), *words]) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())

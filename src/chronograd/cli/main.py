@@ -195,11 +195,13 @@ def _run(args: list[str]) -> int:
 
 
 def _in_words(message: str) -> str:
-    """Return a message of click with plain words for its kinds of numbers.
+    """Return a message of click with plain words for its kinds of numbers, and the cause of an amount that never arrived.
 
     >>> _in_words("'8k' is not a valid integer range.")
     "'8k' is not a whole number."
     """
+    amount = "Option '--budget' requires an argument"
+    message = message.replace(f"{amount}.", f"{amount}: the shell removes an unquoted $5; write '$5' or 5.")
     for kind, words in (("integer", "whole number"), ("float", "number")):
         message = re.sub(rf"is not a valid {kind}( range)?\.", f"is not a {words}.", message)
     return message

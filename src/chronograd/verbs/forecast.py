@@ -47,7 +47,7 @@ class ForecastLog(Request):
     schedule: ScheduleName | None = None
     """Learning rate schedule, if neither the log nor a job has it."""
     drops: Annotated[tuple[float, ...], NUMBERS, Spelling(metavar="K,K,...")] = ()
-    """Steps or epochs of sudden drops of the learning rate, past or planned; for wsd, where it starts to fall."""
+    """Steps or epochs of sudden drops of the learning rate, past or planned; with --schedule wsd, where its decay starts."""
     planned: Annotated[float | None, ABOVE_0] = None
     """Planned last epoch or step of training."""
     fraction: Annotated[float, click.FloatRange(0, 1, min_open=True)] = 1.0

@@ -111,8 +111,13 @@ def parse_dollars(text: str) -> float:
     except ValueError:
         amount = math.nan
     if not 0 < amount < math.inf:
-        # A shell replaces $5 by nothing: $50, $500 and $5,000 arrive as these.
-        cut = ": the shell replaces $5 in an unquoted $50" if re.fullmatch(r"0*(,\d{3})*(\.\d+)?", text.strip()) else ""
+        # A shell replaces $5 by nothing: $50, $500 and $5,000 arrive as these. After a lone $5 comes the next option.
+        if text.startswith("--"):
+            cut = ": the shell removes an unquoted $5"
+        elif re.fullmatch(r"0*(,\d{3})*(\.\d+)?", text.strip()):
+            cut = ": the shell replaces $5 in an unquoted $50"
+        else:
+            cut = "" if math.isnan(amount) else ", which is not above 0" if amount <= 0 else ", which is infinite"
         raise ValueError(f"cannot read the amount {text!r}{cut}; write '$50' or 50")
     return amount
 
