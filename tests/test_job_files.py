@@ -21,7 +21,7 @@ data: {shape: [1024]}
 """
 LINES = {
     "digits": ["count {}", "predict {} --on v100", "judge {} --on v100 '9000 images/s'"],
-    "large": ["predict {}", "judge {} '9000 tokens/s/gpu'", "plan {} --layouts"],
+    "large": ["count {}", "predict {}", "judge {} '9000 tokens/s/gpu'", "plan {} --layouts"],
 }
 
 
@@ -54,3 +54,30 @@ def test_names_code_and_json_are_no_job_files() -> None:
     Path("net.json").touch()
     others = ("resnet50", "timm:vit_b", "net.py:Net", "net.json", "a/b.json.gz")
     assert not [what for what in others if is_job_file(what)]
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("count large", "count llama-3.2-1b --input 1024"),
+        ("count large --input 2048 --batch 3", "count llama-3.2-1b --input 2048 --batch 3"),
+        ("count large training.batch=32", "count llama-3.2-1b --input 1024 --batch 4"),
+        ("count large num_hidden_layers=2", "count llama-3.2-1b --input 1024 num_hidden_layers=2"),
+        ("count large data.shape=[512] network.name=llama-3-8b", "count llama-3-8b --input 512"),
+    ],
+)
+def test_a_large_job_is_counted_as_its_model(line: str, same: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`count` of a large job said "data: is required and not there". The batch is that of one of its 8 ranks."""
+    outputs = []
+    for words in (line, same):
+        assert main([*shlex.split(words), "--json"]) == 0
+        outputs.append(json.loads(capsys.readouterr().out))
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_large_job_of_fsdp_is_told_how_to_shard(capsys: pytest.CaptureFixture[str]) -> None:
+    """The hint `write backend=ddp` led to a model that is not sharded."""
+    assert main(["predict", "large", "backend=fsdp", "training.zero_stage=0"]) == 2
+    assert "To fix: write backend=ddp training.zero_stage=3 (or --fsdp)" in capsys.readouterr().err

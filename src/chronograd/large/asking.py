@@ -113,11 +113,10 @@ def ask_large(
         micro_batch: sequences of a micro-batch.
     Raises: JobError, FileFormatError or InputError for anything that cannot be right.
     """
-    fields = [word if _is_field(word) else f"network.options.{word}" for word in words]
+    fields = _fields(words)
     changes = [*_of_options(short or {}, fields), *fields, *([] if place is None else fields_of_place(place, fields))]
     is_job = isinstance(what, Job) or is_job_file(what)
-    where = "the job" if isinstance(what, Job) else f"{'' if is_job else 'the job of '}{os.fspath(what)}"
-    job = jobs.from_dict(_filled(jobs.override(_stated(what), changes)), where)
+    job = _job(what, changes)
     model = _model(job)
     length = length_of(model, job.network.name, _length(job), "data.shape")
     of_user = what.model_dump(mode="json", exclude_unset=True) if isinstance(what, Job) else _stated(what)
@@ -129,6 +128,31 @@ def ask_large(
     setting = LargeSetting(model, job)
     _check(setting, names)
     return AskedLarge(setting, frozenset(names), micro_batch is not None, name)
+
+
+def work_of(what: str | os.PathLike[str] | Job, words: Sequence[str]) -> tuple[Job, int | None, int]:
+    """Return the job of a large model, the tokens of a sequence if it states them, and the sequences of a rank in a step.
+
+    Args:
+        what: a job file or a job.
+        words: as in `ask_large`.
+    Raises: as `ask_large`, but the job needs no devices.
+    """
+    job = _job(what, _fields(words))
+    is_stated = job.training.batch != _UNKNOWN_BATCH
+    return job, _length(job), -(-job.training.batch // with_ranks(job).replicas) if is_stated else 1
+
+
+def _fields(words: Sequence[str]) -> list[str]:
+    """Return `FIELD=VALUE` of the job as they are, and `KEY=VALUE` of the `config.json` as fields of the job."""
+    return [word if _is_field(word) else f"network.options.{word}" for word in words]
+
+
+def _job(what: str | os.PathLike[str] | Job, changes: Sequence[str]) -> Job:
+    """Return the job of a large model with changes, and with the usual values of the fields that it does not state."""
+    is_file = not isinstance(what, Job) and is_job_file(what)
+    where = "the job" if isinstance(what, Job) else f"{'' if is_file else 'the job of '}{os.fspath(what)}"
+    return jobs.from_dict(_filled(jobs.override(_stated(what), changes)), where)
 
 
 def with_changes(setting: LargeSetting, changes: Sequence[str]) -> LargeSetting:
@@ -255,7 +279,8 @@ def _check(setting: LargeSetting, stated: set[str]) -> None:
                 _INSTEAD.get(field, f"leave {field} out"),
             )
     if job.backend not in ("single", "ddp"):
-        raise JobError(f"backend is {job.backend}, which is not predicted for a large model", "write backend=ddp")
+        instead = "backend=ddp training.zero_stage=3 (or --fsdp)" if job.backend == "fsdp" else "backend=ddp"
+        raise JobError(f"backend is {job.backend}, which is not predicted for a large model", f"write {instead}")
     check(setting)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import click
 from chronograd.errors import InputError, require
 from chronograd.verbs.jobs import JobRequest, fields_of_inputs, trace_module
 from chronograd.verbs.kinds import complete_jobs
-from chronograd.verbs.large import length_of_input
+from chronograd.verbs.large import is_large, length_of_input
 from chronograd.verbs.request import FILE, Request, Spelling
 from chronograd.verbs.screen import waiting
 
@@ -95,6 +96,8 @@ class Count(Request):
                 raise InputError(
                     f"{self.network} is a folder without a config.json", "name a network, or a folder that holds one"
                 )
+        if is_large(self.network, self.overrides):
+            return self._of_large_job()
         from chronograd.count.answer import count
 
         with waiting("counting the work of the network"):
@@ -103,6 +106,19 @@ class Count(Request):
             trace.save(self.out)
         optimizer = self.optimizer or optimizer or "sgd-momentum"
         return count(trace, self.batch or batch, optimizer, with_work=self.show_work, depth=self.depth)
+
+    def _of_large_job(self) -> Answer[CountedConfig]:
+        """Return the counts of the large model of a job, at its length and at the batch of a rank unless options state others."""
+        from chronograd.large.asking import work_of
+        from chronograd.models.names import large_model
+
+        job, length, batch = work_of(self.network, self.overrides)
+        path = large_model(job.network.name)
+        assert path is not None
+        shape = self.input or (() if length is None else (length,))
+        keys = tuple(f"{key}={json.dumps(value)}" for key, value in job.network.options.items())
+        question = replace(self, network=job.network.name, overrides=keys, input=shape, batch=self.batch or batch)
+        return question._of_config(path)
 
     def _of_config(self, path: Path) -> Answer[CountedConfig]:
         """Return the counts of a large model from its `config.json`. Raises InputError for options that it does not have."""
