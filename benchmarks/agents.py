@@ -44,7 +44,10 @@ from chronograd.reinforce.replay.transitions import Array
 from chronograd.reinforce.systems import Report, SystemsView
 
 RESULTS = Path(__file__).parent / "results" / "agents.json"
-SECONDS, REPEATS, MAX_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5
+SECONDS = 4.0
+REPEATS = 4
+MAX_ACTORS = 6
+SETTLE_S = 1.5
 # The best number is the fewest actors within this share of the highest rate; the last few percent are not worth more memory.
 WORTH = 0.05
 # Wait before the first observation, until all Ray processes have started.

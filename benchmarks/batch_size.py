@@ -45,12 +45,15 @@ WORKLOADS = ((PERCEPTRON, 0.6), (PERCEPTRON, 0.5), ("lenet5", 0.7))
 BATCHES = (8, 16, 32, 64, 128, 256, 512)
 # Multiples of the theoretical rate of a batch, RATE / (1 + GUESS/B).
 FACTORS = (1.0, 0.5, 2.0, 0.7, 1.4)
-RATE, GUESS = 0.4, 64
+RATE = 0.4
+GUESS = 64
 NUM_SEEDS = 3
 NOISE_EVERY = 2
-FIRST_LOOK, GROWTH = 16, 1.08
+FIRST_LOOK = 16
+GROWTH = 1.08
 # A run that exceeds GIVE_UP times the steps of its batch's best rate ends, and its rate is not tried again.
-GIVE_UP, MAX_SAMPLES = 1.5, 300_000
+GIVE_UP = 1.5
+MAX_SAMPLES = 300_000
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,9 @@ def weakly_and_semi_supervised() -> Figure:
     return Figure([Lines("student", "ImageNet top-1, %", series, x_ticks=x, x_names=names)])
 
 
-CLASSES, UNLABELLED, SEPARATION = 20, 60_000, 3.0
+CLASSES = 20
+UNLABELLED = 60_000
+SEPARATION = 3.0
 
 
 def selection(per_class: Sequence[int], candidates: Sequence[int]) -> tuple[list[float], dict[int, float]]:

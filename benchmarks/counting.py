@@ -25,7 +25,8 @@ from typing import Any
 NETWORKS = ("resnet50", "vgg19", "efficientnet_b0", "vit_b_16", "llama-7b")
 TOOLS = ("chronograd", "flopcounter", "chronograd-forward", "torchinfo", "fvcore", "deepspeed")
 SEQUENCE = 2048
-LIMIT_BYTES, LIMIT_S = 12 * 2**30, 120
+LIMIT_BYTES = 12 * 2**30
+LIMIT_S = 120
 
 
 def truth(network: str) -> dict[str, int]:

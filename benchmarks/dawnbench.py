@@ -30,7 +30,8 @@ from chronograd.plan.goal import Goal, SamplesToTarget, choose
 from chronograd.plan.renting import PHOTOGRAPHS, RentalTerms, rent
 from chronograd.plan.search import SearchSpace, search
 
-SAMPLES, TARGET = 1_281_167, 75.0
+SAMPLES = 1_281_167
+TARGET = 75.0
 INSTANCE = "p3.16xlarge"
 BATCHES = (16, 32, 64, 128, 256)
 ENDLESS = (1e15, 1e15, 1e15)  # the entry gives the epochs for any batch

@@ -19,7 +19,9 @@ import time
 import numpy as np
 from PIL import Image
 
-WIDTH, HEIGHT, AIM_BYTES = 500, 375, 110_000
+WIDTH = 500
+HEIGHT = 375
+AIM_BYTES = 110_000
 
 
 def photograph() -> bytes:

@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 
 ENVIRONMENT = "CartPole-v1"
-HIDDEN, BATCH, RATE, DISCOUNT, NORM, EPSILON = (128, 128), 64, 5e-4, 0.99, 10.0, 0.05
+HIDDEN = (128, 128)
+BATCH = 64
+RATE = 5e-4
+DISCOUNT = 0.99
+NORM = 10.0
+EPSILON = 0.05
 CAPACITY, FILLED, UPDATE_EVERY, TARGET_EVERY = 50_000, 2_000, 4, 500
 # Amounts per call, large enough that the slow loop start of some packages is a small part of it.
 STEPS, UPDATES = 400, 100

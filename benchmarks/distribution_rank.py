@@ -20,7 +20,8 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.train.order import rank_slice
 
-SHAPE, CLASSES = (3, 32, 32), 10
+SHAPE = (3, 32, 32)
+CLASSES = 10
 
 
 def make_job(network: str, batch: int, steps: int) -> Job:

@@ -52,13 +52,15 @@ PADDING, SIDE = 4, 16
 # Copies M and samples per batch: the settings of cutout and of batch augmentation.
 SETTINGS = ((1, 128), (32, 64))
 AIM_RATIO, AIM_SHARE = 20.0, 0.02
-ROUNDS, SECONDS = 8, 1.0
+ROUNDS = 8
+SECONDS = 1.0
 PREFETCH = 2  # batches that each worker reads ahead: the default of a DataLoader
 # Networks to time at batch 128, and the number of steps.
 SHARES = (("resnet20", 12), ("resnet44", 8))
 SHARE_BATCH, SHARE_WARMUP = 128, 2
 # Largest difference of the two pipelines' pixel mean and deviation, in units of the deviation, over CHECKED images.
-TOLERANCE, CHECKED = 0.05, 4096
+TOLERANCE = 0.05
+CHECKED = 4096
 
 
 def job_of(network: str, copies: int, batch: int, threads: int, data: dict[str, Any]) -> jobs.Job:

@@ -38,7 +38,8 @@ from chronograd.record import INTERVAL
 from chronograd.rundir.steps import Epoch
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "language.yaml"
-SEEDS, NUM_SEEDS = RESULTS / "language.json", 3
+SEEDS = RESULTS / "language.json"
+NUM_SEEDS = 3
 RUNS = RESULTS / "language_runs.json"
 # A novel, and the reference of Python's syntax that every installation of Python has.
 TEXTS = {"novel": NOVEL, "reference": f"{TEXT_PREFIX}{Path(pydoc_data.__path__[0]) / 'topics.py'}"}

@@ -36,7 +36,8 @@ from chronograd.units import memory
 
 SAVED = Path(__file__).parent / "results" / "onnx_zoo.json"
 HEADING = "## Networks"
-BATCHES, SAMPLES = (1, 3, 4), 4
+BATCHES = (1, 3, 4)
+SAMPLES = 4
 WEIGHT = 0.02  # standard deviation of weights that are initially 0
 MAX_LETTERS = 140  # of a reason
 # Options for networks too large to build here in full, and shorter texts.

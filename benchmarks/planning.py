@@ -26,7 +26,8 @@ from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.prediction import predict_step
 from chronograd.predict.setting import setting_of
 
-AIM_SETTINGS, AIM_S = 100_000, 2.0
+AIM_SETTINGS = 100_000
+AIM_S = 2.0
 # 90 epochs of ImageNet at batch 256, in three days for a thousand dollars.
 EFFORT, GOAL = SamplesToTarget(90 * 1_281_167, 256), Goal(1000.0, 3 * 86400.0)
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)

@@ -39,7 +39,9 @@ PICTURES = ROOT / "docs" / "pong.gif"
 # Offset of the seeds for episodes outside the evaluations of training.
 OTHER_EPISODES, NUM_OTHER = 1_000, 20
 # The GIF: number of last steps of an episode, seconds of each as played, and width.
-NUM_PICTURES, SECONDS_EACH, WIDTH = 150, 4 / 60, 120
+NUM_PICTURES = 150
+SECONDS_EACH = 4 / 60
+WIDTH = 120
 
 
 def measured(run: RunDir) -> dict[str, Any]:

@@ -61,7 +61,10 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "chron
 OTHERS = Path(__file__).parent / "other_servers"
 NETWORKS = ("torchvision:resnet50", "resnet20")  # the heavier one first
 BARE, OURS = "bare loop", "chronograd"
-ROUNDS, SECONDS, CONNECTIONS, WARMUP_S = 6, 4.0, 8, 1.0
+ROUNDS = 6
+SECONDS = 4.0
+CONNECTIONS = 8
+WARMUP_S = 1.0
 START_S = 90.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ PLANTED = {
     "functions too long": {"chronograd/job.py": "def f():\n" + "    x = 1\n" * 60},
     "functions with too many parameters": {"chronograd/job.py": f"class A:\n    def f(self, {PARAMETERS}): ...\n"},
     "functions too complex": {"chronograd/job.py": "def f(x):\n" + "    if x: pass\n" * 20},
+    "different constants in one assignment": {"chronograd/job.py": "TRIES, PAUSE_S = 4, 1.0\n"},
     "class names used twice": {
         "chronograd/job.py": "class Step: ...\n",
         "chronograd_lab/studies/cutout.py": "class Step: ...\n",
@@ -82,6 +84,25 @@ def test_circle_in_a_room_is_seen(form: str, tmp_path: Path) -> None:
     step, memory = CIRCLES[form]
     files = {"chronograd/predict/step.py": step, "chronograd/predict/memory.py": memory}
     assert house.House(make(tmp_path, files)).circular() == ["chronograd.predict.memory", "chronograd.predict.step"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_mixed"),
+    [
+        ("TRIES, PAUSE = 4, 1.0", True),
+        ("SHARE, BEAT = 1 / 8, 3", True),
+        ("BLOCK_BYTES, WRITES = 4096, 8", True),
+        ("NAME, SIZE = 'a', 3", True),
+        ("A, B = (\n    1,\n    2,\n)", True),
+        ("WIDTH, HEIGHT = 96, 72", False),
+        ("MIN_S, MAX_S = 1 / 2, -3.0", False),
+        ("PULL, PUSH = 'pull', 'push'", False),
+        ("GUARD, CLOCK = Guard(), list()", False),
+        ("x, y = 1, 2.0", False),
+    ],
+)
+def test_constants_of_one_assignment_have_one_type_and_unit(text: str, is_mixed: bool) -> None:
+    assert bool([*house.mixed_constants(ast.parse(text))]) == is_mixed
 
 
 def test_lines_are_shown_and_never_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT, LAB = "chronograd", "chronograd_lab"
 MAX_LINES, MAX_PARAMETERS, MAX_COMPLEXITY = 60, 8, 20  # of a function
 NUM_SHOWN = 8  # worst rows per fault, largest files
+UNITS = ("_S", "_BYTES", "_W", "_USD")  # that a name ends with
 DRAWING = re.compile(r"(?<=<!-- drawn by tools/house.py -->\n```text\n).*?(?=```)", re.DOTALL)
 
 
@@ -56,6 +57,33 @@ def rooms_in(block: str, prefix: str = "") -> list[list[str]]:
     """Return the rooms of each line of a list in docs/architecture.md."""
     lines = (re.findall(r"([a-z_]+)(?:/|\.py)(?=\s|$)", line.split("  ")[0]) for line in block.splitlines())
     return [[prefix + name for name in line] for line in lines if line]
+
+
+def mixed_constants(tree: ast.Module) -> Iterator[ast.Assign]:
+    """Yield assignments of several constants of a module whose types or units differ, or that take several lines."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                names = [target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()]
+                units = {name.rpartition("_")[2] if name.endswith(UNITS) else "" for name in names}
+                is_mixed = len({*map(_type_of, values)}) > 1 or len(units) > 1 or node.end_lineno != node.lineno
+                is_constant = not any(isinstance(part, ast.Call | ast.Subscript) for part in ast.walk(node.value))
+                if len(names) == len(targets) and is_constant and is_mixed:
+                    yield node
+
+
+def _type_of(value: ast.expr) -> str:
+    """Return the type of a constant: `float` for 1 / 8 and 2 * 1.5."""
+    match value:
+        case ast.Constant():
+            return type(value.value).__name__
+        case ast.UnaryOp():
+            return _type_of(value.operand)
+        case ast.BinOp():
+            left, right = _type_of(value.left), _type_of(value.right)
+            return "float" if isinstance(value.op, ast.Div) or right == "float" else left
+        case _:
+            return type(value).__name__
 
 
 class House:
@@ -119,6 +147,9 @@ class House:
             "functions too long": [row for row in functions if row[0] > MAX_LINES],
             "functions with too many parameters": self._ruff("PLR0913", f"lint.pylint.max-args={MAX_PARAMETERS}"),
             "functions too complex": self._ruff("C901", f"lint.mccabe.max-complexity={MAX_COMPLEXITY}"),
+            "different constants in one assignment": [
+                (node.lineno, name) for name, tree in self.trees.items() for node in mixed_constants(tree)
+            ],
             "class names used twice": [(len(m), f"{n}: {', '.join(m)}") for n, m in classes.items() if len(m) > 1],
             "upward imports": [(1, f"{name} imports {other}") for name in self.modules for other in self.upward(name)],
             "modules in circles": [(1, name) for name in self.circular()],

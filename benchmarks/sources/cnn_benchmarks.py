@@ -25,7 +25,8 @@ from chronograd.predict.relatives import assumed_for
 from chronograd.record import Z80
 
 TABLE = "cnn_benchmarks/torch7_runs.csv"
-AIM, BATCH = 0.20, 16
+AIM = 0.20
+BATCH = 16
 DEVICES = {
     "GeForce GTX 1080": "gtx1080",
     "GeForce GTX 1080 Ti": "gtx1080ti",

@@ -38,7 +38,9 @@ AIM, CONVOLUTION_AIM, ALL_REDUCE_AIM = 0.15, 0.14, 0.10
 # Limit of a kernel's log residual when the tables of other cards are weighted.
 CLIP = 1.5
 # Smaller messages are mostly latency and do not show the bandwidth; two rows of a library are too few for its error.
-MIN_MESSAGE_BYTES, MIN_ALL_REDUCES, LIKE_SIZE = 4e6, 3, 4
+MIN_MESSAGE_BYTES = 4e6
+MIN_ALL_REDUCES = 3
+LIKE_SIZE = 4
 Line = dict[str, str]
 Kernel = tuple[Sample, list[float]]
 DIRECTIONS = {"forward": "fwd_ms", "data": "bwd_inputs_ms", "weights": "bwd_params_ms"}

@@ -34,7 +34,9 @@ from chronograd.trace import Trace
 
 SOURCE = "NVIDIA DeepLearningExamples"
 TABLE = "nvidia_deeplearningexamples/resnet50.csv"
-NUM_FITTED, SEEDS, SMALL = 4, range(5), 8
+NUM_FITTED = 4
+SEEDS = range(5)
+SMALL = 8
 # The optimizer of the training scripts.
 TRAINING = Training(recipe="sgd-momentum", weight_decay=1e-4)
 # The usual host of both is known from these rows, so each gets the one that the other's rows show.

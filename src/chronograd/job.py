@@ -50,7 +50,9 @@ def _known_backend(name: str) -> str:
 BackendName = Annotated[str, AfterValidator(_known_backend), WithJsonSchema({"enum": list(BACKENDS), "type": "string"})]
 # A job file has a few hundred bytes.
 MAX_JOB_BYTES = 32_000
-MAX_CODE_BYTES, MAX_NAMES = 1_000_000, 8  # of a Python file whose networks an error message lists
+# Of a Python file whose networks an error message lists.
+MAX_CODE_BYTES = 1_000_000
+MAX_NAMES = 8
 # Each class has a name in memory; the largest published image data sets have tens of thousands.
 MAX_CLASSES = 1_000_000
 # Data set of synthetic text.
@@ -967,9 +969,9 @@ def parse_on(text: str) -> tuple[int | None, str]:
     ((8, 'v100'), (None, 'local'), (2, 'rtx4090'), (None, 'rtx4090'))
     """
     words = text.strip()
-    if before := re.fullmatch(r"(\d{1,9})\s*[x×* ]\s*(\S+)", words):
+    if before := re.fullmatch(r"(\d{1,9})(?:\s*+[x×*]\s*+|\s++)(\S+)", words):
         count, name = int(before[1]), before[2]
-    elif after := re.fullmatch(r"(\S*\d\S*?)[x×*:](\d{1,9})", words):  # not rtx8000: a digit is before the x
+    elif (after := re.fullmatch(r"(\S+)[x×*:](\d{1,9})", words)) and re.search(r"\d", after[1]):  # not rtx8000
         count, name = int(after[2]), after[1]
     else:
         count, name = None, words

@@ -24,7 +24,7 @@ from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 
 pytestmark = pytest.mark.real_exec  # other tests use forked ranks; these use new interpreters
-WATCHDOG = [name for name in registry.names() if registry.load(name).available()[0]]
+AVAILABLE = [name for name in registry.names() if registry.load(name).available()[0]]
 # Tests of optional backends count as tests of their part.
 PARTS = {
     "parameter_server": pytest.mark.ray,
@@ -32,7 +32,7 @@ PARTS = {
     "tf_mirrored": pytest.mark.tensorflow,
     "tf_multiworker": pytest.mark.tensorflow,
 }
-CHECKED = [name for name in registry.names() if name in WATCHDOG or name in PARTS]
+CHECKED = [name for name in registry.names() if name in AVAILABLE or name in PARTS]
 # Asynchronous training equals `single` only with one worker.
 DEVICES = {name: 1 if name in ("single", "parameter_server") else 2 for name in CHECKED}
 PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[name] for name in CHECKED}
@@ -160,7 +160,7 @@ def test_unknown_backend_suggests_similar_names() -> None:
         registry.find("dpp")
 
 
-@pytest.mark.parametrize("name", sorted(set(registry.names()) - set(WATCHDOG)))
+@pytest.mark.parametrize("name", sorted(set(registry.names()) - set(AVAILABLE)))
 def test_unavailable_backends_state_the_missing_part(name: str) -> None:
     with pytest.raises(
         (RunError, MissingExtraError), match=f"backend {name} (cannot run here: .{{10}}|needs .*install)"

@@ -27,8 +27,8 @@ import pytest
 from chronograd.cli.main import main
 from chronograd.hardware import market
 
-WATCHDOG = Path(__file__).parent
-INPUTS, GOLDEN = WATCHDOG / "inputs", WATCHDOG / "verbs"
+HERE = Path(__file__).parent
+INPUTS, GOLDEN = HERE / "inputs", HERE / "verbs"
 IS_REFRESHING = os.environ.get("CHRONOGRAD_REFRESH_GOLDEN") == "1"
 ERROR_RULE = "--- standard error ---\n"
 WIDE = "-110"

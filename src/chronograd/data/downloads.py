@@ -47,7 +47,8 @@ PICTURES_URL = "https://open-images-dataset.s3.amazonaws.com"
 DECATHLON_URL = "http://www.robots.ox.ac.uk/~vgg/share/decathlon-1.0-data.tar.gz"
 DECATHLON_SHA256 = "8eca928bda025d855c91a78db45b3b18bc322efd7b1462a041e62c27b3c83c25"
 SPLITS = ("train", "validation", "test")
-TRIES, PAUSE_S = 4, 1.0
+TRIES = 4
+PAUSE_S = 1.0
 AT_ONCE = 8
 LICENCE = """\
 Open Images (https://storage.googleapis.com/openimages/web/index.html)

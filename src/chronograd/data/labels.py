@@ -281,7 +281,8 @@ _UNREADABLE = (
     *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, MemoryError, NotImplementedError),
     *(RuntimeError, TypeError, KeyError, SyntaxError, tokenize.TokenError),
 )
-_MAX_BYTES, _MAX_TIMES = 100_000_000, 50
+_MAX_BYTES = 100_000_000
+_MAX_TIMES = 50
 
 
 def _check_sizes(path: str | Path, arrays: Any) -> None:

@@ -45,7 +45,9 @@ DISTINCT = 8  # different requests, sent in turn, so that a cache of answers is 
 MAX_CONNECTIONS = 1_000  # of the open loop; a request beyond this number fails and is counted
 MAX_ANSWER_BYTES = 2**30
 _SHOWN = ("throughput_requests_per_s", "latency_mean_s", *MIN_COUNTS)  # quantities in the table
-LATE_SHARE, LATE_S = 0.1, 0.005  # share of the median latency, and minimum
+# Share of the median latency, and minimum.
+LATE_SHARE = 0.1
+LATE_S = 0.005
 
 
 @dataclass(frozen=True)

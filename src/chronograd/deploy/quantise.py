@@ -36,7 +36,10 @@ CALIBRATION, CALIBRATION_BATCH = 256, 32
 # Operators that occur only in a graph with eight-bit arithmetic.
 OF_INTEGERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 # Pairs of passes in turn: warm-up, minimum and maximum with the clock; no new pair starts after this number of seconds.
-WARMUP, MIN_PAIRS, MAX_PAIRS, SECONDS = 3, 10, 200, 5.0
+WARMUP = 3
+MIN_PAIRS = 10
+MAX_PAIRS = 200
+SECONDS = 5.0
 
 
 @dataclass(frozen=True)

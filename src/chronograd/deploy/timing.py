@@ -39,7 +39,9 @@ MIN_BATCHES = 12
 PAUSES_S = (0.003, 0.01, 0.03, 0.1)  # before requests to an idle server
 RARE_REQUESTS = 25  # after pauses of about each length
 RARE_SHARE = 0.3  # maximum load of the server by them, so that half of them meet no other request
-LONE_S, LONE_REQUESTS = 1.5, 20  # minimum for requests one after another
+# Minimum for requests one after another.
+LONE_S = 1.5
+LONE_REQUESTS = 20
 _FACTORS = 200  # quantiles of the spread of times of the same batch
 
 

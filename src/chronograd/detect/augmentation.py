@@ -28,7 +28,9 @@ HUE_DEGREES = 18.0  # turned, either way
 EXPAND_CHANCE, MAX_EXPANDED = 0.5, 4.0
 # Minimum overlap of a cut with some object; None for no cut, 0 for any overlap.
 MIN_OVERLAPS = (None, 0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
-CUT_SCALES, CUT_ASPECTS, CUT_TRIES = (0.3, 1.0), (0.5, 2.0), 50
+CUT_SCALES = (0.3, 1.0)
+CUT_ASPECTS = (0.5, 2.0)
+CUT_TRIES = 50
 
 Random = np.random.RandomState
 Array = np.ndarray[Any, Any]

@@ -22,7 +22,8 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 Colour = tuple[int, int, int]
 JPEG = (".jpg", ".jpeg")
 # Height of a label's text: minimum in pixels, and as share of the picture's shorter side.
-MIN_TEXT, TEXT_SHARE = 10, 0.03
+MIN_TEXT = 10
+TEXT_SHARE = 0.03
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -16,8 +16,11 @@ from typing import Any
 
 MOUNTS = Path("/proc/mounts")
 MARK = ".chronograd-doctor-"
-SMALL_FILES, SMALL_BYTES = 8, 4_096
-BLOCK_BYTES, MAX_BYTES, WRITE_S = 2**22, 2**25, 0.3
+SMALL_FILES = 8
+SMALL_BYTES = 4_096
+BLOCK_BYTES = 2**22
+MAX_BYTES = 2**25
+WRITE_S = 0.3
 
 
 def existing(path: Path) -> Path:

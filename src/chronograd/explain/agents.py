@@ -28,7 +28,8 @@ TITLES = {
     "cores": ("all cores are busy, and every part waits for them", "fewer actors, or more cores"),
 }  # fmt: skip
 # Number of parts in the timeline of the first seconds, learners first, and their colors.
-MAX_LANES, COLORS = 12, {"learner": "orange", "actor": "teal"}
+MAX_LANES = 12
+COLORS = {"learner": "orange", "actor": "teal"}
 # Kinds of work, with their words and colors in the timeline.
 WORK = {
     "act": "acting", "priorities": "acting", "environment": "environments", "learn": "learning", "compute": "learning",

@@ -20,8 +20,9 @@ STEPS = ("epoch", "epochs", "train epoch", "epoch num", "metadata epoch num", "s
          "training iteration", "num updates", "time total timesteps", "total timesteps", "timesteps total", "num env steps",
          "time iterations", "time episodes", "episode", "episodes", "metadata step num", "k", "x")  # fmt: skip
 # The last word of a counter's name in a printed line. A plural of epoch counts only as `epochs 3/90`.
-_EPOCHS, _STEPS = {"epoch", "epochs"}, {"iter", "iters", "iteration", "iterations", "step", "steps", "it", "update",
-                                        "updates", "batch", "minibatch", "timestep", "timesteps"}  # fmt: skip
+_EPOCHS = {"epoch", "epochs"}
+_STEPS = {"iter", "iters", "iteration", "iterations", "step", "steps", "it", "update", "updates", "batch", "minibatch", "timestep",
+          "timesteps"}  # fmt: skip
 # Words before it that make it another number, such as a limit.
 _NO_COUNTER = {"num", "total", "max", "per", "warmup", "every", "save", "saving", "logging", "accumulation", "best", "gradient",
                "min", "decay", "of", "remaining", "last", "time"}  # fmt: skip

@@ -25,7 +25,8 @@ STARTUP_S = 300.0
 # prices of one device with its host lie within a factor of 2.6 of the median of other vendors, hyperscalers and
 # marketplaces together. With a factor of 2, a third of all vendors of an H100 would be flagged. A median needs three
 # peers.
-FAR, MIN_PEERS = 3.0, 3
+FAR = 3.0
+MIN_PEERS = 3
 # Factor for a spot price without three spot peers, compared with on-demand prices: usual discounts are 60 to 70 %.
 SPOT_FAR = 5.0
 

@@ -39,7 +39,8 @@ Rate = Annotated[float, Field(gt=0, strict=True)]
 Count = Annotated[int, Field(gt=0, strict=True)]
 
 # A device with all its calibrations has some 20,000.
-MAX_BYTES, MAX_DOTS = 300_000, 64
+MAX_BYTES = 300_000
+MAX_DOTS = 64
 _FLOAT = re.compile(r"(?<![\w.-])-?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", re.ASCII)
 DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device that is right"
 

@@ -21,7 +21,9 @@ from chronograd.trace import Trace
 TraceOf = Callable[[Job, str], Trace]
 
 # The largest batch of a device to try, the largest to assume, and the share of the best throughput that is enough.
-MAX_BATCH, USUAL_BATCH, ENOUGH = 2048, 256, 0.98
+MAX_BATCH = 2048
+USUAL_BATCH = 256
+ENOUGH = 0.98
 # If the batch was assumed, the figure may be of a batch down to this fraction of it.
 SMALLER_BATCH = 16
 # Smaller predicted gains are not shown.

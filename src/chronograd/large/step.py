@@ -27,7 +27,9 @@ from chronograd.units import FLOPS_PER_MAC
 
 # Standard deviations of the log of predictions. A device and its software have one, smaller for the chip whose rows gave the rates.
 # The work of a step has one, larger with experts; exchange and the host have theirs. 80 % intervals cover 85 % of vTrain's rows.
-FITTED_CHIP, FITTED_SIGMA, DEVICE_SIGMA = "ga100", 0.04, 0.11
+FITTED_CHIP = "ga100"
+FITTED_SIGMA = 0.04
+DEVICE_SIGMA = 0.11
 WORK_SIGMA, EXPERTS_SIGMA, EXCHANGE_SIGMA, HOST_SIGMA = 0.05, 0.13, 0.4, 0.2
 
 # Parts of a step in which ranks wait for each other's data.

@@ -49,7 +49,8 @@ ONE_MATRIX, GELU_OF_OPERATORS = ("gpt2", "gpt_neox", "mpt", "phi3"), ("gpt2", "p
 PLAIN_SCORE_PASSES = {"forward": 4, "data": 6}
 # The fused softmax of Megatron (fused_softmax.py, is_kernel_available) needs heads · sequences divisible by 4. Otherwise five
 # operators cast to fp32, scale, mask, take the softmax and cast back: bytes per score of each, in the 16-bit case.
-FUSED_SOFTMAX_MULTIPLE, UNFUSED_SOFTMAX_BYTES = 4, (6, 8, 8, 8, 6)
+FUSED_SOFTMAX_MULTIPLE = 4
+UNFUSED_SOFTMAX_BYTES = (6, 8, 8, 8, 6)
 # A fused kernel computes the scores again in backward: five products instead of two (Dao 2022, arXiv:2205.14135).
 BACKWARD_PRODUCTS = 2.5
 

@@ -28,7 +28,9 @@ from chronograd.words import listed
 
 EVERY_S = 1.0
 # A rank may stand still for PATIENCE_S, or PATIENCE_FACTOR times the longest pause in a step so far, up to a limit.
-PATIENCE_S, PATIENCE_FACTOR, MAX_PATIENCE_S = 10.0, 5.0, 18.0
+PATIENCE_S = 10.0
+PATIENCE_FACTOR = 5.0
+MAX_PATIENCE_S = 18.0
 # Each report waits this many times as long as the one before.
 NEXT_FACTOR = 2.0
 # A process that used the processor for a smaller share of a second counts as waiting.

@@ -19,7 +19,8 @@ from chronograd.rundir.steps import Line, WhatIfBatch, WhatIfThreads
 # Forward and backward of the last batch, with its samples repeated the given number of times.
 Work = Callable[[int], None]
 TIMES_LARGER = 4
-ROUNDS, BUDGET_S = 8, 3.0
+ROUNDS = 8
+BUDGET_S = 3.0
 # In a longer forward and backward, launches and locks are negligible.
 LONGEST_S = 0.5
 

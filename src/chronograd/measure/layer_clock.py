@@ -32,7 +32,9 @@ Forward = Callable[[], object]
 # Number of passes in the queue together, to time one among others.
 QUEUED = 2
 # Time for repeating a product in seconds, maximum number of repeats, number of loops; and maximum bytes of its operands.
-_LOOP_S, _MAX_LOOPS, _LOOPS_TIMED = 0.02, 200, 3
+_LOOP_S = 0.02
+_MAX_LOOPS = 200
+_LOOPS_TIMED = 3
 _MAX_OPERAND_BYTES = 2**30
 
 

@@ -280,7 +280,8 @@ _ROWS = {"gpu": 64.0, "cpu": 8.0}
 # deep learning convolutions on SIMD architectures"). Short rows leave registers idle. `chronograd calibrate` measures 4 to 8
 # pixels for 3 x 3 forward and 2 to 4 backward (two cores of an EPYC, 2026-11-23). A 1 x 1 convolution is a product over all
 # pixels.
-_BLOCKED_BY_ROW, _OUT_WIDTH_CPU = ("conv_3x3", "conv_kxk", "conv_grouped"), 2.0
+_BLOCKED_BY_ROW = ("conv_3x3", "conv_kxk", "conv_grouped")
+_OUT_WIDTH_CPU = 2.0
 # 3 x 3 convolutions in single precision on a GPU use Winograd's algorithm, with up to 2.25 times fewer multiplications. Large
 # ones exceed the peak of direct convolutions. Values: share of peak, and rows at which half of it is reached. Lavin & Gray
 # 2016. DeepBench, cuDNN 5 and later on M40, Titan X, P100, Titan Xp: 1.2 to 2.2 from 3,000 rows on, 0.4 to 0.8 below 800.

@@ -66,7 +66,8 @@ _MANY_GROUPS = 32
 # FLOPs of a product count this many times. Ten networks were timed on an H200, each predicted from the others. The best factor
 # is 3 to 6 for GPT-2, whose vocabulary is the only such dimension, and the other transformers. Errors: 20.7 % at 1, 19.7 at 3,
 # 18.8 at 6. Padding the vocabulary made a step a quarter faster on an A100 (Karpathy on nanoGPT, 2023), which suggests 2.
-_ALIGNED, _UNALIGNED = 8, 3.0
+_ALIGNED = 8
+_UNALIGNED = 3.0
 _PRODUCT = KINDS.index("gemm")
 # Unfused attention writes its scores, the softmax reads and writes them, and the product reads them again.
 _SCORE_PASSES = 4

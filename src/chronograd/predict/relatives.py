@@ -49,7 +49,8 @@ _SPREAD, NEAR_SD, _SD_PER_DISTANCE = 0.5, 0.3, 0.3
 CARRIED_EXPONENT = 0.8
 # Watts per TFLOP/s of 2016 that a device needs to hold its boost clock: fitted to transformers on GPUs that were left out. The
 # need halves in this number of years: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
-_NEEDED_W, _HALVING_YEARS = 20.0, 3.6
+_NEEDED_W = 20.0
+_HALVING_YEARS = 3.6
 
 # Launch time of an operator of compiled code over that of an eager one, which goes through modules and dispatch. Set by hand
 # from six networks on two cores of an EPYC (benchmarks/results/cpu-epyc/host.json).

@@ -40,7 +40,9 @@ from chronograd.train.rank_context import RankContext, rank_context_from_environ
 # Step lines: a hundred an epoch, each covering at most this number of steps.
 LINES_PER_EPOCH, MAX_STEPS_OF_LINE = 100, 1_000
 # The saved episode keeps every k-th picture, with k chosen so that it has at most MAX_PICTURES.
-MAX_PICTURES, PICTURE_WIDTH, SECONDS_EACH = 100, 240, 0.05
+MAX_PICTURES = 100
+PICTURE_WIDTH = 240
+SECONDS_EACH = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,8 @@ from chronograd.words import listed
 Reason = Literal["stopped", "link", "rank", "waiting"]
 FACTOR, KNOWN_FACTOR = 5.0, 1.5
 # Limit on unexplained long steps: a number, and a share of the steps.
-MAX_FEW, MAX_FEW_SHARE = 3, 0.01
+MAX_FEW = 3
+MAX_FEW_SHARE = 0.01
 MAX_NAMED = 5  # stalls that get a separate sentence
 # Places at which ranks read or write, as text.
 _DISKS = {"input": "reading its batch", "transfer": "copying its batch", "checkpoint": "writing a checkpoint"}

@@ -27,7 +27,8 @@ from chronograd.errors import FileFormatError, RunError
 # A rank that was killed with its parent needs a moment to end; after this time we assume that it is alive.
 LOCK_WAIT_S = 10.0
 # Counts up to here are exact as float64; sums of losses up to here stay finite.
-_MAX_INT, _MAX_LOSS = 2**53, 1e100
+_MAX_INT = 2**53
+_MAX_LOSS = 1e100
 
 # Losses, accuracies and squared norms may have any sign. A value that is not finite is null in the file and NaN once read.
 Loss = Annotated[float, "signed"]

@@ -49,12 +49,17 @@ GRADIENTS = "all-reduce of gradients"
 TIME_OUT = "a time-out"  # the first words of the error
 LINK_DOWN = f"{TIME_OUT}: no rank is missing"  # the first words if a link is to blame
 # The thread's period; a stay at one place that exceeds the usual one by this factor is a stall.
-TICK_S, STALL_FACTOR = 0.25, 10.0
+TICK_S = 0.25
+STALL_FACTOR = 10.0
 # Interval for reading the connections of a standing rank; weight of the newest stay in the usual one; number of stays
 # before a usual one is known.
-LINKS_EVERY_S, NEWEST, MIN_STAYS = 2.0, 1 / 8, 3
+LINKS_EVERY_S = 2.0
+NEWEST = 1 / 8
+MIN_STAYS = 3
 # Seconds between heartbeats that other nodes see, as a share of the time-out; bounded to spare a shared file system.
-BEAT_SHARE, MIN_BEAT_S, MAX_BEAT_S = 1 / 20, 0.5, 30.0
+BEAT_SHARE = 1 / 20
+MIN_BEAT_S = 0.5
+MAX_BEAT_S = 30.0
 
 
 class Now(NamedTuple):

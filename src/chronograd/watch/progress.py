@@ -22,7 +22,8 @@ WINDOW_S = 10.0
 MAX_STEPS, MAX_SPLIT = 1024, 256
 LOSS_STEPS = 20
 # A rank is silent if it wrote nothing for this long, and for this many of its steps.
-SILENT_S, SILENT_STEPS = 10.0, 10
+SILENT_S = 10.0
+SILENT_STEPS = 10
 # Waiting for the slowest rank below this share of a step is random variation.
 STRAGGLING = 0.05
 PARTS_OF_UPDATE = ("pull_s", "compute_s", "push_s")

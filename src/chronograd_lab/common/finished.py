@@ -21,7 +21,8 @@ from chronograd.rundir import RunDir
 from chronograd.rundir.steps import End
 from chronograd.train.checkpoint_folder import list_checkpoints
 
-FORMAT, VERSION = "chronograd-finished-run", 1
+FORMAT = "chronograd-finished-run"
+VERSION = 1
 DERIVED = "derived.json"
 PROCESSOR = "processor time"  # a derived value
 _MANY_PROCESSES = ("apex",)  # backends with processes whose time no line states

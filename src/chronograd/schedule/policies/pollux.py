@@ -13,7 +13,9 @@ from heapq import heapify, heappop, heappush
 
 from chronograd.schedule.jobs import NOTHING, Allocation, Free, JobState, Moment, Sizes
 
-TITLE, DECIDES, ADAPTS_BATCH = "goodput", "interval", True
+TITLE = "goodput"
+DECIDES = "interval"
+ADAPTS_BATCH = True
 WITHOUT_GPU = 0.01
 
 

@@ -40,7 +40,11 @@ MEASURED = (
     "agents_added_per_s", "agents_steps_per_s", "agents_batches_per_s", "throughput_frames_per_s", "updates_per_s",
 )  # fmt: skip
 # Horgan et al. 2018, section 4: actors, frames per second of each, minibatches per second of the learner, transitions of each.
-PUBLISHED_ACTORS, FRAMES_PER_S, BATCHES_PER_S, BATCH, FRAMES_PER_TRANSITION = 360, 139.0, 19.0, 512, 4
+PUBLISHED_ACTORS = 360
+FRAMES_PER_S = 139.0
+BATCHES_PER_S = 19.0
+BATCH = 512
+FRAMES_PER_TRANSITION = 4
 PUBLISHED_FRAMES_PER_S, PUBLISHED_IN_PER_S, PUBLISHED_OUT_PER_S = 50_000, 12_500, 9_700
 
 

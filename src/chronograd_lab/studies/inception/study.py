@@ -24,7 +24,9 @@ _NETWORKS = {NAIVE: "inception-naive", REDUCED: "inception-reduced"}
 BRANCHES = {"one": "1 × 1", "three": "3 × 3", "five": "5 × 5", "pool": "pooling"}
 _KEYS = {"naive": NAIVE, "reduced": REDUCED, "googlenet": PUBLISHED}
 # GoogLeNet's second module has 256 channels at an eighth of the image's side.
-_SECOND, _CHANNELS, _SHRINKS = "inception_3.1.", 256, 8
+_SECOND = "inception_3.1."
+_CHANNELS = 256
+_SHRINKS = 8
 # Lecture notes print the MACs of the reduced module at this side.
 _PRINTED_SIDE = 28
 

@@ -25,7 +25,9 @@ from chronograd_lab.common.runner import Say
 from chronograd_lab.common.written import key
 
 HERE, SLURM = "two cores", "three nodes of SLURM"
-CORES, NODES, WORKLOAD = 2, 3, "workload.csv"
+CORES = 2
+NODES = 3
+WORKLOAD = "workload.csv"
 
 
 def run_real(folder: Path, policies: Mapping[str, Sequence[str]], say: Say) -> tuple[list[Row], list[str]]:

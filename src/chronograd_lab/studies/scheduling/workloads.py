@@ -30,7 +30,10 @@ from chronograd.schedule.jobs import Allocation, Pool, ScheduledJob, best_goodpu
 
 OPTIMUS, POLLUX, OWN = "Optimus", "Pollux", "our own"
 # Optimus: jobs, seconds of arrivals (Peng et al., EuroSys 2018, section 6.1, as remembered), and containers of five cores.
-OPTIMUS_JOBS, OPTIMUS_ARRIVALS_S, OPTIMUS_PLACES, OPTIMUS_MOST = 9, 12_000, 40, 16
+OPTIMUS_JOBS = 9
+OPTIMUS_ARRIVALS_S = 12_000
+OPTIMUS_PLACES = 40
+OPTIMUS_MOST = 16
 # Ours: the factor of a job's speed (standard deviation of its logarithm), and the hours of a job with one worker and one server.
 OPTIMUS_SPREAD, OPTIMUS_HOURS = 0.5, 6.0
 # Pollux: steps to the end of training by global batch. Source: the last lines of simulator/traces/APPLICATION/validation-BATCH.csv
@@ -44,7 +47,9 @@ POLLUX_WORKLOADS, POLLUX_GPUS, POLLUX_NODE = 8, 64, 4
 POLLUX_TABLE = Path("pollux") / "step_and_sync_times.csv"
 # Seconds of the runs of the study cutout at size laptop, two at a time with a thread each; two ranks over one of strong-and-weak.
 OWN_SECONDS = (139, 138, 164, 163, 52, 52, 67, 66, 86, 85, 93, 92, 123, 124, 64, 68, 86, 86, 81, 81)
-OWN_SPEED_UP, OWN_CORES, OWN_BATCH = 1.24, 4, 64
+OWN_SPEED_UP = 1.24
+OWN_CORES = 4
+OWN_BATCH = 64
 
 Workload = tuple[list[ScheduledJob], Pool]
 
