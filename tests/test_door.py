@@ -10,6 +10,7 @@ import lzma
 import os
 import socket
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,16 @@ def test_small_file_may_unpack_to_any_multiple(tmp_path: Path) -> None:
     assert len(door.read_text(path)) == 1_000_000
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_every_line_that_a_reader_separates_is_counted(end: str) -> None:
+    """A file with the line ends of old Macs had one line for the limit, and millions for `str.splitlines`."""
+    text = f"1{end}" * 8
+    assert len(text.splitlines()) == 8
+    door.check_amount(text, "log", "a log", most_lines=9)
+    with pytest.raises(FileFormatError, match="has 9 lines; a log may have at most 8"):
+        door.check_amount(text, "log", "a log", most_lines=8)
+
+
 def test_limits_of_lines_and_values_are_chosen_by_the_caller(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text("[" + "1,\n" * 5 + "1]")
@@ -206,3 +217,16 @@ def test_json_with_bare_nan_and_control_characters() -> None:
     assert data["a"] != data["a"]
     assert data["b"] == float("-inf")
     assert data["c"] == "x\ty"
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, lambda data: zipped({"a": data})])
+def test_memory_depends_on_the_file_and_not_on_its_limit(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(pack(TEXT))
+    door.read_text(path, "a log")
+    tracemalloc.start()
+    try:
+        assert door.read_text(path, "a log", most_bytes=10**9) == TEXT.decode()
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()

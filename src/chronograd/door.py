@@ -38,9 +38,12 @@ from chronograd.files import MAX_BYTES, MAX_VALUES, irregular, num_values, open_
 
 HEAD_BYTES = 4096
 # gzip reduces logs and traces 5 to 30 times, and zeros 1,030 times. Small files may have any ratio.
-MAX_RATIO, MIN_UNPACKED_BYTES = 100, 1_000_000
+MAX_RATIO = 100
+MIN_UNPACKED_BYTES = 1_000_000
 # A row of a parsed table takes 200 to 400 bytes, so that this limit is below 1 GB of memory.
 MAX_LINES = 2_000_000
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # characters at which `str.splitlines` separates lines
+_PIECE_BYTES = 2**20
 EMPTY_HINT = "copy or write it again"
 _EXPORT = "export its content as CSV or JSON"
 
@@ -195,6 +198,15 @@ def read_text(
     return text
 
 
+def num_lines(text: str) -> int:
+    r"""Return the lines of a text as `str.splitlines` separates them, counting an empty last line.
+
+    >>> num_lines("a\nb"), num_lines("a\r\nb\r"), num_lines("a\u2028b")
+    (2, 3, 2)
+    """
+    return 1 + sum(map(text.count, LINE_ENDS)) - text.count("\r\n")
+
+
 def check_amount(
     text: str,
     path: str | os.PathLike[str],
@@ -204,7 +216,7 @@ def check_amount(
     most_values: int = MAX_VALUES,
 ) -> None:
     """Raise FileFormatError for a text of more lines or values (`files.num_values`) than a parser should hold in memory."""
-    lines = text.count("\n") + 1
+    lines = num_lines(text)
     if most_lines is not None and lines > most_lines:
         raise FileFormatError(
             f"{path} has {lines:,} lines; {what} may have at most {most_lines:,}", "name a shorter file"
@@ -325,10 +337,18 @@ def _too_large(path: str | os.PathLike[str], what: str, size: int | None, most_b
 
 
 def _limited(stream: IO[bytes] | io.BufferedIOBase, path: str | os.PathLike[str], what: str, most_bytes: int) -> bytes:
-    data = stream.read(most_bytes + 1)
+    data = _up_to(stream, most_bytes + 1)
     if len(data) > most_bytes:
         raise _too_large(path, what, None, most_bytes)
     return data
+
+
+def _up_to(stream: IO[bytes] | io.BufferedIOBase, most_bytes: int) -> bytes:
+    """Return the rest of a stream, at most `most_bytes`, piece by piece: `read(n)` allocates n bytes before it reads any."""
+    data = io.BytesIO()
+    while piece := stream.read(min(_PIECE_BYTES, most_bytes - data.tell())):
+        data.write(piece)
+    return data.getvalue()
 
 
 def _inflated(
@@ -338,7 +358,7 @@ def _inflated(
     most_for_ratio = max(MAX_RATIO * packed, MIN_UNPACKED_BYTES)
     if most_for_ratio >= most_bytes:
         return _limited(stream, path, what, most_bytes)
-    data = stream.read(most_for_ratio + 1)
+    data = _up_to(stream, most_for_ratio + 1)
     if len(data) > most_for_ratio:
         raise FileFormatError(
             f"{path} has {packed:,} bytes and unpacks to more than {MAX_RATIO} times that, which {what} never does",
