@@ -41,13 +41,14 @@ MAX_STARTS = 20
 def fuzz(name: str, cpu_s: float, folder: Path) -> dict[str, Any]:
     """Fuzz one target for `cpu_s` seconds of CPU time. Returns the row of the results."""
     folder.mkdir(parents=True, exist_ok=True)
-    inputs, done_s, starts, deaths = 0, 0.0, 0, 0
+    inputs, done_s, starts, deaths, peak_bytes = 0, 0.0, 0, 0, 0
     while done_s < cpu_s and starts < MAX_STARTS:
         (folder / "state.json").unlink(missing_ok=True)
         shutil.copytree(CORPUS / name, folder / "corpus", dirs_exist_ok=True) if (CORPUS / name).is_dir() else None
         code = _session(name, cpu_s - done_s, folder)
         state = _state(folder)
         inputs, done_s = inputs + int(state["inputs"]), done_s + float(state["cpu_s"])
+        peak_bytes = max(peak_bytes, int(state["peak_bytes"]))
         if state["is_over"]:
             break
         starts = starts + 1 if not state["inputs"] else 0
@@ -57,7 +58,8 @@ def fuzz(name: str, cpu_s: float, folder: Path) -> dict[str, Any]:
         else:
             time.sleep(10.0)
     reached = _coverage(folder / "log.txt")
-    return {"inputs": inputs, "cpu_s": round(done_s, 1), "deaths": deaths, **reached, "findings": _findings(folder)}
+    used = {"cpu_s": round(done_s, 1), "peak_bytes": peak_bytes}
+    return {"inputs": inputs, **used, "deaths": deaths, **reached, "findings": _findings(folder)}
 
 
 def _session(name: str, cpu_s: float, folder: Path) -> int:
@@ -87,7 +89,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    nothing = {"inputs": 0, "cpu_s": 0.0, "started_s": 0.0, "is_over": False}
+    nothing = {"inputs": 0, "cpu_s": 0.0, "started_s": 0.0, "is_over": False, "peak_bytes": 0}
     try:
         return {**nothing, **json.loads((folder / "state.json").read_text())}
     except (OSError, ValueError):  # missing, or still being written
@@ -149,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         row = {**fuzz(name, 60 * arguments.cpu_minutes, folder / name), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}"}
         num_findings += len(row["findings"])
         text = f"{row['inputs']:,} inputs in {row['cpu_s']:,.0f} s of CPU time, {row.get('branches', 0):,} branches"
+        text += f", {row['peak_bytes'] / 2**20:,.0f} MiB"
         print(f"{name}: {text}, {len(row['findings'])} findings", *row["findings"], sep="\n  ", flush=True)
         if arguments.json is not None:
             save(arguments.json, {name: row})

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from benchmarks.fuzzing import targets, torch_targets, watch
+from benchmarks.fuzzing import session, targets, torch_targets, verb_targets, watch
 from benchmarks.fuzzing.session import NAMES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks import fuzz
 
 CORPUS = Path(__file__).parent / "fuzz_corpus"
-BY_NAME = {**targets.BY_NAME, **torch_targets.BY_NAME}
+BY_NAME = {**targets.BY_NAME, **verb_targets.BY_NAME, **torch_targets.BY_NAME}
 INPUTS = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
 
 
@@ -59,6 +59,7 @@ def test_one_second_of_fuzzing(tmp_path: Path) -> None:
     assert row["inputs"] > 20
     assert row["branches"] > 5
     assert (row["findings"], row["deaths"]) == ([], 0)
+    assert 10**7 < row["peak_bytes"] < session.MAX_DATA_BYTES
     fuzz.save(tmp_path / "fuzz.json", {"prices": row})
     assert json.loads((tmp_path / "fuzz.json").read_text())["targets"]["prices"] == row
 
@@ -101,3 +102,11 @@ class TestWatch:
             finding = watch.tried(target, pipe, scratch)
         assert finding is not None
         assert finding.kind == kind
+
+    def test_target_may_allow_more_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watch, "MAX_CPU_S", 0.1)
+        target = targets.Target(
+            "t", targets.as_folder, lambda folder: compute(0.3), list, lambda data, random: data, max_cpu_s=60.0
+        )
+        with watch.watching() as scratch:
+            assert watch.tried(target, b"", scratch) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from random import Random
@@ -132,6 +133,40 @@ def of_cells(data: bytes, random: Random) -> bytes:
     return out.getvalue().encode("utf-8", "surrogatepass")
 
 
+def of_text(data: bytes, random: Random) -> bytes:
+    """Change one line of printed output: a number, a word, a separator; or omit, double, join or move the line."""
+    lines = data.split(b"\n")
+    at, other = random.randrange(len(lines)), random.randrange(len(lines))
+    kind = random.randrange(8)
+    if kind == 0:
+        del lines[at]
+    elif kind == 1:
+        lines[other:other] = [lines[at]] * random.choice((1, 1, 3, 40))
+    elif kind == 2:
+        lines[at], lines[other] = lines[other], lines[at]
+    elif kind == 3:
+        lines[at] += random.choice((b"", b" ", b", ", b"\r", b"\x08")) + lines[other]
+    elif kind == 4:
+        lines[at] = of_bytes(lines[at], random)
+    else:
+        lines[at] = _with_other_word(lines[at], random)
+    return b"\n".join(lines)
+
+
+def _with_other_word(line: bytes, random: Random) -> bytes:
+    """Replace a number, a word or a separator of a line by another one of the line, or by a hostile value."""
+    pattern = random.choice((rb"[-+]?[0-9][0-9.e+-]*", rb"[A-Za-z_]+", rb"[^A-Za-z0-9\s]+", rb"\s+"))
+    places = list(re.finditer(pattern, line))
+    if not places:
+        return line + random.choice(TOKENS)
+    place, other = random.choice(places), random.choice(places)
+    value = str(random.choice(VALUES)).encode("utf-8", "surrogatepass")[:500]
+    word = random.choice(
+        (other[0], value, place[0] * 2, b"", b"%s%%" % place[0], random.choice((b"=", b":", b"/", b"|", b" ")))
+    )
+    return line[: place.start()] + word + line[place.end() :]
+
+
 def of_safetensors(data: bytes, random: Random) -> bytes:
     """Change the header as a tree, with a correct or wrong length; or change bytes."""
     size = int.from_bytes(data[:8], "little")
@@ -182,6 +217,7 @@ def of_pack(data: bytes, random: Random) -> bytes:
 def _by_name(name: str) -> Mutator:
     suffix = name.rpartition(".")[2]
     own = {"json": of_json, "jsonl": of_lines, "yaml": of_yaml, "toml": of_toml, "safetensors": of_safetensors}
+    own |= {"csv": of_cells, "log": of_text, "txt": of_text}
     return own.get(suffix, of_bytes)
 
 

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import json
 import os
+import resource
 import shutil
 import sys
 import time
@@ -19,11 +20,15 @@ from random import Random
 from typing import Any
 
 WITH_TORCH = ("checkpoint", "weights", "labels")
+OF_VERBS = ("log", "profile", "workload", "queue", "config")
 NAMES = (
-    *("job", "override", "device", "link", "prices", "config", "calibration", "table", "trace", "record", "rundir"),
-    *("profile", "wall-times", "curve", "speeds"),
+    *("job", "override", "device", "link", "prices", "calibration", "table", "trace", "record", "rundir"),
+    *("wall-times", "curve", "speeds"),
+    *OF_VERBS,
     *WITH_TORCH,
 )
+# Memory of a process with its data. A parser that needs more gets a MemoryError, which is a finding.
+MAX_DATA_BYTES = 2 * 2**30
 SAY_EVERY_S = 2.0
 # libFuzzer's clock includes the time while a process is stopped, so the watch uses a separate clock.
 OPTIONS = ("-timeout=1000000", "-rss_limit_mb=0")
@@ -37,8 +42,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     with atheris.instrument_imports(include=["chronograd", *parsers]):
         watch = importlib.import_module("benchmarks.fuzzing.watch")
         targets = importlib.import_module("benchmarks.fuzzing.targets").BY_NAME
-        if name in WITH_TORCH:
-            targets = importlib.import_module("benchmarks.fuzzing.torch_targets").BY_NAME
+        for names, module in ((OF_VERBS, "verb_targets"), (WITH_TORCH, "torch_targets")):
+            if name in names:
+                targets = importlib.import_module(f"benchmarks.fuzzing.{module}").BY_NAME
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
     session = Session(targets[name], Path(folder), float(seconds), watch)
     corpus = session.folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -88,6 +95,7 @@ class Session:
         if is_over or now_s - self._said_s > SAY_EVERY_S or self._inputs == 1:
             self._said_s = now_s
             state = {"inputs": self._inputs, "cpu_s": now_s, "started_s": self._start_s, "is_over": is_over}
+            state["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             (self.folder / "state.json").write_text(json.dumps(state))
         if is_over:
             shutil.rmtree(self.scratch, ignore_errors=True)

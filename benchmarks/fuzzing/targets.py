@@ -1,4 +1,4 @@
-"""One target per parser that needs no torch: writes bytes as files, parses them, and uses the result as commands do."""
+"""One target per parser that needs no torch and is not a whole verb: writes bytes as files, parses them, and uses the result as commands do."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from benchmarks.fuzzing.seeds import run_entries, small_trace
 from chronograd import job as jobs
 from chronograd.answer import as_json
 from chronograd.cli import common
-from chronograd.configs.answer import count_config
-from chronograd.configs.find import packaged
 from chronograd.data.published import DatasetCard
 from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
@@ -61,6 +59,7 @@ class Target:
         seeds: valid inputs.
         mutate: changes an input, knowing its format.
         most_bytes: largest size of an input.
+        max_cpu_s: largest CPU time of an input; None for that of the watch.
     """
 
     name: str
@@ -69,6 +68,7 @@ class Target:
     seeds: Callable[[], Sequence[bytes]]
     mutate: damage.Mutator
     most_bytes: int = 20_000
+    max_cpu_s: float | None = None
 
 
 def as_file(name: str) -> LayOut:
@@ -183,16 +183,6 @@ def _prices(folder: Path) -> None:
 def _price_seeds() -> list[bytes]:
     files = sorted((ROOT / "src/chronograd/hardware/prices").glob("*.csv"))
     return [b"\n".join(path.read_bytes().splitlines()[:4]) for path in files]
-
-
-def _config(folder: Path) -> None:
-    answer = count_config(folder / "config.json", "config.json", with_tensors=True)
-    json.dumps(answer.as_data(), allow_nan=False)
-
-
-def _config_seeds() -> list[bytes]:
-    names = ("llama-3-8b", "deepseek-v3", "gpt-oss-20b", "gemma-2-9b", "t5-base", "vit-base", "nemotron-h-56b")
-    return [packaged()[name].read_bytes() for name in names]
 
 
 def _calibration(folder: Path) -> None:
@@ -314,31 +304,6 @@ def _run(folder: Path) -> None:
         raise errors[0]
 
 
-def _profile(folder: Path) -> None:
-    json.dumps(as_json(explain(sorted(folder.glob("*.json")))), allow_nan=False)
-
-
-def _profile_seeds() -> list[bytes]:
-    """Return three steps of a rank of two, with and without kernels."""
-    found = []
-    for category in ("kernel", "cpu_op"):
-        events: list[dict[str, Any]] = []
-        for at in (0, 1000, 2000):
-            marks = {"ProfilerStep#1": 1000, "Optimizer.step#SGD": 100, "enumerate(DataLoader)#x": 50}
-            events += [
-                {"ph": "X", "cat": "user_annotation", "name": n, "ts": at, "dur": d, "tid": 1} for n, d in marks.items()
-            ]
-            works = {"gemm": 400, "ncclDevKernel_AllReduce": 700}
-            events += [
-                {"ph": "X", "cat": category, "name": n, "ts": at + 200, "dur": d, "tid": 1} for n, d in works.items()
-            ]
-        told = {"rank": 0, "world_size": 2}
-        found.append(
-            json.dumps({"traceEvents": events, "distributedInfo": told, "deviceProperties": [{"name": "g"}]}).encode()
-        )
-    return found
-
-
 def _wall_times(folder: Path) -> None:
     json.dumps(as_json(wall_times.explain(folder / "times.csv")), allow_nan=False)
 
@@ -374,7 +339,7 @@ def _results(folder: Path) -> None:
     record = Record(kind="measured", title="t")
     logs = run.logs()
     found = result.step_quantities(result.lines_of_ranks(logs), 64, result.Method("clock", "clock"))
-    record.quantities = {**found, **result.epoch_quantities(logs), "memory_peak_bytes": result.memory_quantity(logs)}
+    record.quantities = {**found, **result.epoch_quantities(logs), **result.memory_quantities(logs)}
     use_record(record)
 
 
@@ -467,12 +432,10 @@ TARGETS = (
     Target("device", as_file("x.toml"), _device, _device_seeds, damage.of_toml),
     Target("link", _lay_out_link, _link, _link_seeds, damage.of_toml),
     Target("prices", as_file("prices.csv"), _prices, _price_seeds, damage.of_cells),
-    Target("config", as_file("config.json"), _config, _config_seeds, damage.of_json),
     Target("calibration", _lay_out_calibration, _calibration, _calibration_seeds, damage.of_json),
     Target("table", _lay_out_table, _table, _table_seeds, damage.of_cells),
     Target("trace", as_file("net.json.gz"), _trace, _trace_seeds, damage.of_json),
     Target("record", as_file("record.json"), _record, _record_seeds, damage.of_json),
-    Target("profile", as_file("trace.json"), _profile, _profile_seeds, damage.of_json),
     Target(
         "wall-times",
         as_file("times.csv"),

@@ -78,7 +78,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self._is_running = False
-        self._start_s = 0.0
+        self._start_s, self._max_s = 0.0, MAX_BUSY_S
 
     def put_up(self) -> None:
         """Start the clock in the main thread, because a signal interrupts its waits."""
@@ -86,7 +86,8 @@ class _Clock:
         threading.Thread(target=self._tick, daemon=True).start()
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, max_cpu_s: float) -> Iterator[None]:
+        self._max_s = max(MAX_BUSY_S, max_cpu_s)
         self._start_s, self._is_running = time.process_time(), True
         try:
             yield
@@ -100,7 +101,7 @@ class _Clock:
             start_s, now_s = self._start_s, time.process_time()
             is_waiting = seen[0] == start_s and now_s - seen[1] < _TICK_S / 100
             waited, seen = (waited + _TICK_S if is_waiting else 0.0), (start_s, now_s)
-            if self._is_running and (waited >= MAX_WAIT_S or now_s - start_s >= MAX_BUSY_S):
+            if self._is_running and (waited >= MAX_WAIT_S or now_s - start_s >= self._max_s):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
@@ -143,15 +144,15 @@ def tried(target: Target, data: bytes, scratch: Path) -> Finding | None:
         (outside / "file").write_bytes(OUTSIDE)
     target.lay_out(data, folder, outside)
     _GUARD.seen, _GUARD.scratch = "", str(scratch)
-    start = time.process_time()
+    start, most_s = time.process_time(), MAX_CPU_S if target.max_cpu_s is None else target.max_cpu_s
     try:
-        with _CLOCK.running():
+        with _CLOCK.running(most_s):
             target.parse(folder)
         finding = None
     except ChronogradError as error:
         finding = _unclear(error)
     except Hang as error:
-        finding = Finding("hang", _place(error), f"waited {MAX_WAIT_S:g} s, or computed {MAX_BUSY_S:g} s")
+        finding = Finding("hang", _place(error), f"waited {MAX_WAIT_S:g} s, or computed {max(most_s, MAX_BUSY_S):g} s")
     except Exception as error:
         finding = Finding("traceback", _place(error), f"{type(error).__name__}: {str(error)[:300]}")
     finally:
@@ -162,7 +163,7 @@ def tried(target: Target, data: bytes, scratch: Path) -> Finding | None:
     if [p.name for p in outside.iterdir()] != ["file"] or (outside / "file").read_bytes() != OUTSIDE:
         shutil.rmtree(outside)
         return Finding("changed", "a file outside", "a file that a link points to was changed")
-    if finding is None and seconds > MAX_CPU_S:
+    if finding is None and seconds > most_s:
         return Finding("slow", target.name, f"{seconds:.1f} s of CPU time for {len(data):,} bytes")
     return finding
 

@@ -67,8 +67,13 @@ def load(path: Path) -> dict[str, Any]:
             f"{path} was written by torch.autograd.profiler of PyTorch 1.7 or older, which marks neither steps nor streams",
             "profile with torch.profiler, in PyTorch 1.8.1 or later",
         )
-    trace["traceEvents"] = completed(trace["traceEvents"])
+    trace["traceEvents"] = completed([event for event in trace["traceEvents"] if _is_event(event)])
     return trace
+
+
+def _is_event(event: Any) -> bool:
+    """Return whether an entry of a trace is an object whose category, if it has one, is text."""
+    return isinstance(event, dict) and isinstance(event.get("cat", ""), str)
 
 
 def _check_lines(path: Path, text: str) -> None:
@@ -128,7 +133,8 @@ def check_writer(path: Path, events: Sequence[Any], known: set[str]) -> None:
     if not any(event.get("cat") or isinstance(event.get("args"), dict) for event in dicts):
         return  # only the user's own marks
     is_xla = any(isinstance(args := event.get("args"), dict) and "hlo_op" in args for event in dicts)
-    writer = "JAX or TensorFlow" if is_xla else "another tool"
+    is_onnx = {"Session", "Node"} <= {event.get("cat") for event in dicts}
+    writer = "JAX or TensorFlow" if is_xla else "ONNX Runtime" if is_onnx else "another tool"
     raise FileFormatError(
         f"{path} was written by {writer}: none of its {len(dicts):,} events has a category of torch.profiler such as kernel or "
         "cpu_op",
