@@ -71,7 +71,7 @@ def rows(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[R
             for t, ratio in zip(other.timed, ratios(other.timed, taught), strict=True)
         }
         found.append(_scored(source, f"fit on 25 rows, prior of {other.table.layout}", aims[1], taught, NEAR_SD))
-        rule = f"fit on 25 rows, network also timed in {other.table.layout}"
+        rule = f"network also timed in {other.table.layout}, fit on 25 rows"
         found.append(_scored(source, rule, aims[2], taught, NEAR_SD, carried))
     return found
 
