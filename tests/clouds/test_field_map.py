@@ -55,6 +55,19 @@ def test_renamed_field_gets_its_new_path() -> None:
     assert moved(dataclasses.replace(where, fields=without), "image") == {"paths": [], "arguments": ["launch.image"]}
 
 
+def test_word_within_the_command_has_no_field() -> None:
+    rows = [
+        {"word": "command", "platform": "a", "paths": ["run"], "arguments": []},
+        {"word": "command", "platform": "b", "paths": ["run"], "arguments": []},
+        {"word": "limit_s", "platform": "a", "paths": ["limits.timeout"], "arguments": []},
+        {"word": "limit_s", "platform": "b", "paths": ["run"], "arguments": []},
+        {"word": "disk_gb", "platform": "a", "paths": [], "arguments": ["launch.disk_gb"]},
+        {"word": "disk_gb", "platform": "b", "paths": ["run", "disk"], "arguments": []},
+    ]
+    assert field_map.with_field(rows) == {"command": [True, True], "limit_s": [True, False], "disk_gb": [False, True]}
+    assert ROWS["limit_s", "watsonx"]["paths"] == ROWS["command", "watsonx"]["paths"]  # timeout 7200 python -m …
+
+
 def test_side_by_side_has_every_value_of_a_file_once() -> None:
     rows = field_map.side_by_side(PLATFORMS)
     for name in PLATFORMS:

@@ -161,18 +161,28 @@ def field_map_section(rows: Sequence[dict[str, Any]]) -> Section:
     shown = [
         [WORDS[row["word"]] if row["platform"] == platforms[0] else "", row["platform"], _where(row)] for row in rows
     ]
-    fielded = {word: sum(bool(row["paths"]) for row in rows if row["word"] == word) for word in WORDS}
-    everywhere = [WORDS[word] for word in WORDS if fielded[word] == len(platforms)]
-    nowhere = [WORDS[word] for word in WORDS if not fielded[word]]
+    fielded = with_field(rows)
+    everywhere = [WORDS[word] for word in WORDS if all(fielded[word])]
+    nowhere = [WORDS[word] for word in WORDS if not any(fielded[word])]
     return Section(
         "The same thing in each platform's words",
         f"{len(everywhere)} of {len(WORDS)} words have a field on every platform ({', '.join(everywhere)}), "
         f"{len(nowhere)} on none ({', '.join(nowhere)}).",
-        "Found by rendering the example twice, with one word changed: what differs says it. Where only an argument of the "
-        "command differs, the platform has no field.",
+        "To find a field, we render the example twice, with one word changed, and compare the files. If only the command "
+        "differs, the platform has no field.",
         table=Table(("word", "platform", "field"), shown),
         data=[dict(row) for row in rows],
     )
+
+
+def with_field(rows: Sequence[dict[str, Any]]) -> dict[str, list[bool]]:
+    """Return for each word whether each platform has a field for it. A word within the command has none."""
+    commands = {row["platform"]: set(row["paths"]) for row in rows if row["word"] == "command"}
+    fielded: dict[str, list[bool]] = {}
+    for row in rows:
+        others = set(row["paths"]) - (commands[row["platform"]] if row["word"] != "command" else set())
+        fielded.setdefault(row["word"], []).append(bool(others))
+    return fielded
 
 
 def _where(row: dict[str, Any]) -> str:

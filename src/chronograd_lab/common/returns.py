@@ -57,12 +57,14 @@ def agent_job(settings: Settings, learning_rate: float | None = None, **changes:
 
 
 def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[str, Any]]) -> Results:
-    """Train the agent of each arm, a name and the arguments of its `agent_job`, from each seed."""
+    """Train the agent of each arm, a name and the arguments of its `agent_job`, from each seed.
+
+    Settings without a `first_seed` start at seed 0.
+    """
     runner.threads = 1  # networks of this size are no faster with more
-    compared = [
-        Arm(name, agent_job(settings, **changes), {"agent": name}, range(settings["seeds"]))
-        for name, changes in arms.items()
-    ]
+    first = settings.get("first_seed", 0)
+    seeds = range(first, first + settings["seeds"])
+    compared = [Arm(name, agent_job(settings, **changes), {"agent": name}, seeds) for name, changes in arms.items()]
     trained = train_arms(runner, compared)
     rows = [row_of(one) for one in trained]
     curves = {one.name: returns_of(one.run.record()) for one in trained}

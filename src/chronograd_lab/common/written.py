@@ -16,6 +16,15 @@ Figure: This is its caption.
 
 - This line stands below the takeaway.
 
+A sentence of the opening or of a takeaway that calls one thing better than another needs a claim that tests it:
+
+claim: soft > alone                   of two means over repeats, `>` holds only for p < 0.05
+claim: not soft > alone               the text below must then contain a “no” or “not”
+
+Values without chance need no test. Their claim names the basis instead:
+
+claim predicted: time.two < time.one  or `counted`, or `published`
+
 ## Layers of *                       a section for each matching block that has no separate section
 
 It has {block.layers} layers.        `block`: the values of that block
@@ -26,7 +35,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,8 +45,17 @@ from chronograd.answer import Highlight, Section, Table
 from chronograd.errors import ChronogradError, FileFormatError, InputError, NotFoundError
 from chronograd.figure import Figure
 from chronograd.units import dollars, memory, number, seconds, si, signed
+from chronograd_lab.common.rows import Difference, Spread
 
-CLAIM, CAPTION = "claim:", "Figure:"
+CAPTION = "Figure:"
+CLAIM = re.compile(r"claim(?: (counted|predicted|published))?: (.+)")
+# Words that call one thing better than another.
+VERDICT = re.compile(
+    r"\b(?:wins?|winners?|won|loses?|beats?|better|(?<!\bat )(?<!\bAt )best|worse|worst|outperforms?|improves?|helps?|hurts?|sooner|"
+    r"faster|fastest|slower|slowest|(?:more|less|most|least) accurate|"
+    r"(?:learns?|returns?|ends|gains?) (?:significantly )?(?:more|less|most|least))\b"
+)
+_NEGATION = re.compile(r"\b(?:no|not|none|neither|nothing|never|cannot)\b", re.I)
 _FILL = re.compile(r"\{([^{}]+)\}")
 _HIGHLIGHT = re.compile(r"- \*\*(.+?)\*\* (.+?)(?: \((.+)\))?")
 _FORMS: dict[str, Callable[[float], str]] = {
@@ -90,7 +108,7 @@ def read_page(path: Path, values: Mapping[str, Any], blocks: Mapping[str, Block]
     """
     head, *parts = re.split(r"^## +(.+)\n", path.read_text(encoding="utf-8"), flags=re.M)
     page = Written()
-    for text in _paragraphs(head, values, is_checked):
+    for text in _paragraphs(head, values, is_checked, is_opening=True):
         if match := _HIGHLIGHT.fullmatch(text):
             page.highlights.append(Highlight(match[2], match[1], match[3] or ""))
         else:
@@ -132,23 +150,64 @@ def _section(title: str, paragraphs: list[str], block: Block) -> Section:
     )
 
 
-def _paragraphs(text: str, values: Mapping[str, Any], is_checked: bool) -> list[str]:
-    """Return paragraphs and items of lists, filled in, without their claims."""
-    made = []
+def _paragraphs(text: str, values: Mapping[str, Any], is_checked: bool, is_opening: bool = False) -> list[str]:
+    """Return paragraphs and items of lists, filled in, without their claims.
+
+    Verdicts are checked in the whole opening, and in the takeaway of a section, its first paragraph.
+    """
+    made: list[str] = []
+    is_takeaway = True
     for paragraph in re.split(r"\n\s*\n|\n(?=- )", text.strip()):
-        pieces = []
-        for part in re.split(rf"^(?={CLAIM})", paragraph, flags=re.M):
-            claim, _, words = part.removeprefix(CLAIM).partition("\n") if part.startswith(CLAIM) else ("", "", part)
-            pieces.append((claim.strip(), filled(" ".join(words.split()), values)))
-        for place, (claim, _) in enumerate(pieces):
-            if claim and is_checked and not holds(claim, values):
-                sentence = next((words for _, words in pieces[place:] if words), "")
-                raise ClaimError(
-                    f"the results do not support “{sentence}”",
-                    f"“{claim}” is false: correct the sentence and its claim",
-                )
-        made.append(" ".join(words for _, words in pieces if words))
+        pieces = _pieces(paragraph)
+        is_text = not paragraph.startswith("- ") and not any(words.startswith(CAPTION) for _, words in pieces)
+        for claims, words in pieces if is_checked else ():
+            _check(claims, filled(words, values), values, is_opening or (is_text and is_takeaway))
+        is_takeaway = is_takeaway and not is_text
+        made.append(" ".join(filled(words, values) for _, words in pieces if words))
     return [text for text in made if text]
+
+
+def _pieces(paragraph: str) -> list[tuple[list[tuple[str, str]], str]]:
+    """Return the sentences of a paragraph with the claims above them, each with its basis.
+
+    >>> _pieces("claim: a > b\\nA is\\nbetter.\\nclaim counted: n == 3\\nOf three.")
+    [([('a > b', '')], 'A is better.'), ([('n == 3', 'counted')], 'Of three.')]
+    """
+    pieces: list[tuple[list[tuple[str, str]], str]] = [([], "")]
+    for line in paragraph.splitlines():
+        claims, words = pieces[-1]
+        if match := CLAIM.fullmatch(line.strip()):
+            claim = (match[2], match[1] or "")
+            pieces[-1:] = [(claims, words), ([claim], "")] if words else [([*claims, claim], "")]
+        else:
+            pieces[-1] = claims, " ".join([*words.split(), *line.split()])
+    return pieces
+
+
+def _check(claims: Sequence[tuple[str, str]], sentence: str, values: Mapping[str, Any], is_quoted: bool) -> None:
+    """Raise ClaimError for a claim that does not hold, and for a quoted verdict that no claim tests."""
+    for claim, basis in claims:
+        if not holds(claim, values):
+            raise ClaimError(
+                f"the results do not support “{sentence}”", f"“{claim}” is false: correct the sentence and its claim"
+            )
+        if basis and _varies(claim, values):
+            raise ClaimError(
+                f"“{claim}” compares means over repeats, and is called {basis}", "leave the basis out and test it"
+            )
+    verdict = VERDICT.search(sentence) if is_quoted else None
+    if not verdict or any(basis for _, basis in claims):
+        return
+    tests = [is_shown for claim, _ in claims for is_shown in tests_of(claim, values)]
+    if not tests:
+        raise ClaimError(
+            f"no claim tests “{verdict[0]}” in “{sentence}”",
+            "compare means over repeats, name a basis (`claim predicted: …`), or write the sentence without a verdict",
+        )
+    if not any(tests) and not _NEGATION.search(sentence):
+        raise ClaimError(
+            f"“{verdict[0]}” in “{sentence}” has a test that shows no difference", "write “no” or “not”, and its p"
+        )
 
 
 def filled(text: str, values: Mapping[str, Any]) -> str:
@@ -186,6 +245,46 @@ def holds(claim: str, values: Mapping[str, Any]) -> bool:
     if str(result) not in ("True", "False"):  # bool, or that of NumPy
         raise InputError(f"claim {claim!r} is {result!r}", "a claim compares values")
     return bool(result)
+
+
+def tests_of(claim: str, values: Mapping[str, Any]) -> list[bool]:
+    """Return for each of Welch's tests that a claim reads whether it shows a difference; a negated one shows none.
+
+    >>> means = {"a": Spread(0.82, 0.005, 3), "b": Spread(0.80, 0.005, 3)}
+    >>> [tests_of(claim, means) for claim in ("a > b", "not (a - b).is_seen", "(a - b).p < 0.05", "(a - b).p > 0.05")]
+    [[True], [False], [True], [False]]
+    >>> tests_of("a.mean > b.mean and a.n > 1", means)
+    []
+    """
+    return _tests(ast.parse(claim, mode="eval").body, values, True)
+
+
+def _tests(node: ast.AST, values: Mapping[str, Any], is_shown: bool) -> list[bool]:
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _tests(operand, values, not is_shown)
+        case ast.Attribute(value=owner, attr="is_seen") if isinstance(_value(owner, values), Difference):
+            return [is_shown]
+        case ast.Compare(left=left, ops=[op], comparators=[_]) if _reads_p(left, values):
+            return [is_shown == isinstance(op, ast.Lt | ast.LtE)]
+        case ast.Compare(left=left, comparators=others):
+            sides = [_value(side, values) for side in (left, *others)]
+            return [is_shown] * (len(sides) - 1) if all(isinstance(side, Spread) for side in sides) else []
+    return [test for child in ast.iter_child_nodes(node) for test in _tests(child, values, is_shown)]
+
+
+def _reads_p(node: ast.AST, values: Mapping[str, Any]) -> bool:
+    """Return whether an expression has the p of a difference, perhaps times a number."""
+    return any(
+        isinstance(part, ast.Attribute) and part.attr == "p" and isinstance(_value(part.value, values), Difference)
+        for part in ast.walk(node)
+    )
+
+
+def _varies(claim: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a claim reads a mean over repeats."""
+    read = [node for node in ast.walk(ast.parse(claim, mode="eval")) if isinstance(node, ast.Name | ast.Attribute)]
+    return any(isinstance(value, Spread) and value.n > 1 for value in (_value(node, values) for node in read))
 
 
 def value_of(expression: str, values: Mapping[str, Any]) -> Any:

@@ -95,6 +95,49 @@ def test_false_claim_names_its_sentence(changed: dict[str, Any], sentence: str, 
     assert read_page(written(tmp_path), VALUES | changed, {"Accuracy": Block(TABLE)}, is_checked=False).opening
 
 
+MEANS = {
+    "soft": SOFT, "alone": ALONE, "near": Spread(0.81, 0.02, 3), "two": 1.5, "one": 2.0,
+}  # fmt: skip
+NOT_SEEN = "claim: not (near - alone).is_seen\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Soft labels are better.\n", "no claim tests “better” in “Soft labels are better.”"),
+        ("claim: soft.mean > alone.mean\nSoft labels are better.\n", "no claim tests “better”"),
+        ("It is so.\n\n- **82 %** best of all\n", "no claim tests “best”"),
+        ("It is so.\n\n## Accuracy\n\nSoft labels win.\n", "no claim tests “win”"),
+        ("claim: soft > alone\nOne.\n\nThe other is worse.\n", "no claim tests “worse”"),  # a claim ends with its paragraph
+        ("claim: soft > alone\nOne.\nclaim: soft.n == 3\nThe other learns more.\n", "no claim tests “learns more”"),
+        (f"{NOT_SEEN}Near labels are better.\n", "“better” in “Near labels are better.” has a test that shows no difference"),
+        ("claim: (near - alone).p > 0.05\nNear labels are better.\n", "has a test that shows no difference"),
+        ("claim counted: soft.mean > alone.mean\nSoft labels are better.\n", "compares means over repeats"),
+        ("claim predicted: two > one\nTwo are slower.\n", "the results do not support “Two are slower.”"),
+    ],
+)  # fmt: skip
+def test_verdict_without_a_test_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ClaimError) as error:
+        read_page(written(tmp_path, text), MEANS, {})
+    assert problem in str(error.value)
+    assert read_page(written(tmp_path, text), MEANS, {}, is_checked=False).opening
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "claim: soft > alone\nSoft labels are better.\n",
+        "claim: 6 * (soft - alone).p < 0.05\nSoft labels are better, with six pairs.\n",
+        f"{NOT_SEEN}Near labels are not significantly better.\n",
+        "claim predicted: two < one\nTwo are faster.\n",
+        "It is 82 % at best.\n",
+        "It is so.\n\n## Accuracy\n\nA takeaway.\n\nFurther text may call a paper's method better.\n\nFigure: A better one.\n\n- Or worse.\n",
+    ],
+)
+def test_tested_verdicts_and_other_text_pass(text: str, tmp_path: Path) -> None:
+    assert read_page(written(tmp_path, text), MEANS, {}).opening
+
+
 def test_invalid_pages(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="did you mean alone"):
         filled("{allone.mean:.1%}", VALUES)

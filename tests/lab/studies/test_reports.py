@@ -42,7 +42,9 @@ WHOLE_ROWS = {"alexnet", "batch-augmentation", "dqn-ablation", "receptive-field"
 def test_page_reads_all_values(folder: Path) -> None:
     study = find(folder.name)
     text = Path(inspect.getfile(study.conduct)).with_name("page.md").read_text()
-    read = " ".join([*re.findall(r"\{([^{}:]+)", text), *re.findall(rf"^{CLAIM}(.+)", text, flags=re.M)])
+    read = " ".join(
+        [*re.findall(r"\{([^{}:]+)", text), *(match[2] for match in map(CLAIM.fullmatch, text.splitlines()) if match)]
+    )
     unread = set(study.values(Results.load(folder / "results.json"))) - set(re.findall(r"[A-Za-z_]\w*", read))
     assert unread == set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
@@ -24,6 +25,7 @@ from chronograd_lab.studies.transfer.study import (
     cases,
     experiments,
     job,
+    times,
     values,
 )
 
@@ -77,8 +79,8 @@ def test_best_rate_has_the_highest_mean_over_seeds() -> None:
 
 def test_page_values_follow_from_accuracies_and_times() -> None:
     found = values(Results.load(FOLDER / "results.json"))
-    assert found["gain"] == pytest.approx(100 * (found["fine"]["accuracy"].mean - found["head"]["accuracy"].mean))
-    assert found["worth"] == pytest.approx(100 * (found["fine"]["accuracy"].mean - found["scratch"]["accuracy"].mean))
+    assert found["gain"].mean == pytest.approx(found["fine"]["accuracy"].mean - found["head"]["accuracy"].mean)
+    assert found["worth"].mean == pytest.approx(found["fine"]["accuracy"].mean - found["scratch"]["accuracy"].mean)
     assert found["test_error"] == pytest.approx(100 * (0.8875 * 0.1125 / 10_000) ** 0.5, rel=1e-3)
     assert found["unresolved"] == pytest.approx(1.96 * 2**0.5 * found["test_error"] / 100)
 
@@ -96,7 +98,8 @@ def test_page_values_follow_from_accuracies_and_times() -> None:
         ),  # another rate becomes the best
         ("CIFAR-10", FINE, 0.01, +0.022, "Against the rate 0.01"),
         ("CIFAR-10", HEAD, 0.1, +0.05, "the best rate is the highest one"),
-        ("ImageNet", FINE, 0.01, +0.12, "the last layer alone is more accurate"),
+        ("ImageNet", FINE, 0.01, -0.3, "neither way is significantly more accurate"),
+        ("ImageNet", FINE, 0.01, -0.02, "training all layers is more accurate than the last layer alone"),
     ],
 )
 def test_different_accuracies_contradict_the_page(
@@ -108,6 +111,36 @@ def test_different_accuracies_contradict_the_page(
             run["accuracy"] += change
     with pytest.raises(ClaimError, match=sentence):
         STUDY.page(published)
+
+
+@pytest.mark.parametrize(
+    ("target", "low", "high", "p"), [("photographs", -35.6, 15.7, 0.13), ("ants and bees", -22.7, 3.8, 0.072)]
+)
+def test_photographs_decide_no_way(target: str, low: float, high: float, p: float) -> None:
+    """Welch's test of the two seeds of each way, by scipy."""
+    runs = [run for run in Results.load(FOLDER / "results.json").rows["runs"] if run["target"] == target]
+    fine, head = (
+        [run["accuracy"] for run in runs if (run["source"], run["mode"], run["rate"]) == ("ImageNet", mode, rate)]
+        for mode, rate in ((FINE, 0.01), (HEAD, 1.0))
+    )
+    test = stats.ttest_ind(fine, head, equal_var=False)
+    interval = test.confidence_interval()
+    assert len(fine) == len(head) == 2
+    assert test.pvalue == pytest.approx(p, rel=0.05)
+    assert 100 * interval.low == pytest.approx(low, abs=0.06)
+    assert 100 * interval.high == pytest.approx(high, abs=0.06)
+
+
+def test_ratios_of_times_are_the_least_ones() -> None:
+    """Other work slows any run, so the fastest run of all layers and the slowest of the last layer are compared."""
+    rows = [
+        {**row(FINE, 0.1, 0, 0.9), "epoch_time_s": 2.0, "seconds": 40.0}, {**row(FINE, 0.1, 1, 0.9), "epoch_time_s": 9.0, "seconds": 180.0},
+        {**row(SCRATCH, 0.1, 0, 0.8), "epoch_time_s": 3.0, "seconds": 36.0},
+        {**row(HEAD, 1.0, 0, 0.7), "epoch_time_s": 0.1, "seconds": 3.0}, {**row(HEAD, 1.0, 1, 0.7), "epoch_time_s": 0.2, "seconds": 4.0},
+    ]  # fmt: skip
+    assert times(rows) == {
+        "epoch_s": {"least": 2.0, "most": 9.0}, "last_epoch_s": 0.2, "faster_epoch": 10.0, "faster": 9.0,
+    }  # fmt: skip
 
 
 def test_no_sign_of_rounded_zero() -> None:

@@ -12,9 +12,13 @@ from chronograd_lab.exercises.problems import results
 def show_pairs(runs: list[dict[str, Any]]) -> None:
     returns = {agent: [run["last_return"] for run in own] for agent, own in grouped(runs, "agent").items()}
     print(*(f"{agent}: {np.mean(own):.1f} ± {np.std(own, ddof=1):.1f}" for agent, own in returns.items()), sep="\n")
-    for (one, ours), (other, theirs) in combinations(returns.items(), 2):
+    pairs = list(combinations(returns.items(), 2))
+    for (one, ours), (other, theirs) in pairs:
         p = stats.ttest_ind(ours, theirs, equal_var=False).pvalue
-        print(f"{one} minus {other}: {np.mean(ours) - np.mean(theirs):+.0f}, p = {p:.2g}")
+        corrected = min(1.0, len(pairs) * p)
+        print(
+            f"{one} minus {other}: {np.mean(ours) - np.mean(theirs):+.0f}, p = {p:.2g}, with {len(pairs)} pairs {corrected:.2g}"
+        )
 
 
 # %% 3.4.1 An episodic task ends, so its return is a finite sum. In a continuing task, a discount keeps the sum finite.

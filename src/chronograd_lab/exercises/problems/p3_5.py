@@ -27,3 +27,5 @@ for made in field_map.files():
     print(f"===== jobs/{made['file']}\n{made['text'] if made['platform'] in comparing.VENDORS else ''}")
 for row in field_map.field_map(comparing.VENDORS):
     print(f"{field_map.WORDS[row['word']]:<20} {row['platform']:<10} {', '.join(row['paths']) or '–'}")
+fielded = field_map.with_field(field_map.field_map(comparing.VENDORS))
+print(f"with a field in all four files: {sum(map(all, fielded.values()))} of {len(fielded)}")

@@ -5,10 +5,12 @@ Annealed: Mnih et al. 2015. Ladder: D. Horgan et al., Distributed prioritized ex
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 from chronograd_lab.common import returns
 from chronograd_lab.common.results import Results, Settings
+from chronograd_lab.common.rows import difference, grouped, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
 
@@ -27,13 +29,29 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     return returns.conduct(runner, settings, ARMS)
 
 
+def values(results: Results) -> dict[str, Any]:
+    """Return the values of a study of agents, and `pairs`: their number, the pair with the least p, and this p for that number
+    of comparisons (Bonferroni).
+    """
+    ends = {name: spread(rows, "last_return") for name, rows in grouped(results.rows["runs"], "agent").items()}
+    pairs = list(combinations(ends, 2))
+    p_of = {pair: p for pair in pairs if (p := difference(*(ends[name] for name in pair)).p) is not None}
+    pair = min(p_of, key=p_of.__getitem__)
+    least = {
+        "of": f"“{pair[0]}” against “{pair[1]}”",
+        "least_p": p_of[pair],
+        "corrected_p": min(1.0, len(pairs) * p_of[pair]),
+    }
+    return {**returns.values(results), "pairs": {"count": len(pairs), **least}}
+
+
 STUDY = Study(
     name="exploration",
     question="What share of random actions does an agent learn most with: a fixed one, a falling one, or Ape-X's ladder?",
     hypothesis="Many random actions find good actions, but disturb known ones. A share that falls from many to few should beat any "
     "fixed share. The ladder has both at once and should need no schedule",
-    sizes={"smoke": returns.SMOKE, "laptop": {**returns.LAPTOP, "seeds": 13}},
+    sizes={"smoke": returns.SMOKE, "laptop": {**returns.LAPTOP, "seeds": 8, "first_seed": 5}},
     conduct=conduct,
-    values=returns.values,
+    values=values,
     blocks=returns.paired_blocks(COLORS),
 )

@@ -90,16 +90,23 @@ def _frameworks(items: dict[str, dict[str, str]]) -> dict[str, Any]:
 
 
 def _newest_of(texts: dict[str, str]) -> str:
-    """Return the newest version of each vendor, the highest first.
+    """Return the newest version of each vendor, the highest first, and the vendors whose newest version was not found.
 
-    >>> _newest_of({"sagemaker": "2.6 to 2.10", "watsonx": "2.1 (Runtime 24.1)", "azureml": "1.13, 2.10"})
-    '2.10 on SageMaker and Azure ML and 2.1 on watsonx.ai'
+    >>> _newest_of({"sagemaker": "2.6 to 2.10", "vertex": "1.11 to 2.4 (for serving)", "azureml": "1.13, 2.10"})
+    '2.10 on SageMaker and Azure ML and 2.4 for serving on Vertex AI'
+    >>> _newest_of({"sagemaker": "2.10", "watsonx": "2.1 (Runtime 24.1; the version in 25.1: not found)"})
+    '2.10 on SageMaker; on watsonx.ai it was not found'
     """
-    newest: dict[tuple[int, ...], list[str]] = {}
+    newest: dict[tuple[tuple[int, ...], str], list[str]] = {}
+    unknown = [name for name, text in texts.items() if comparing.NOT_FOUND in text]
     for name, text in texts.items():
-        newest.setdefault(_version(text), []).append(name)
-    parts = [f"{'.'.join(map(str, version))} on {_titles(newest[version])}" for version in sorted(newest, reverse=True)]
-    return in_words(parts)
+        if name not in unknown:
+            newest.setdefault((_version(text), " for serving" if "(for serving" in text else ""), []).append(name)
+    parts = [
+        f"{'.'.join(map(str, version))}{condition} on {_titles(newest[version, condition])}"
+        for version, condition in sorted(newest, reverse=True)
+    ]
+    return in_words(parts) + (f"; on {_titles(unknown)} it was not found" if unknown else "")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -131,13 +138,13 @@ def _titles(names: Iterable[str]) -> str:
 
 def _fielded(fields: Sequence[Row]) -> dict[str, Any]:
     """Return the words with a field on all platforms of some rows, and those with a field on none."""
-    found = {word: [bool(row["paths"]) for row in of_word] for word, of_word in grouped(fields, "word").items()}
+    fielded = field_map.with_field(fields)
     everywhere, nowhere = (
-        [field_map.WORDS[word] for word, own in found.items() if is_so(own)]
-        for is_so in (all, lambda own: not any(own))
+        [field_map.WORDS[word] for word, each in fielded.items() if is_so(each)]
+        for is_so in (all, lambda each: not any(each))
     )
     return {
-        "of": len(found), "num_everywhere": len(everywhere), "num_nowhere": len(nowhere),
+        "of": len(fielded), "num_everywhere": len(everywhere), "num_nowhere": len(nowhere),
         "everywhere": ", ".join(everywhere), "nowhere": ", ".join(nowhere),
     }  # fmt: skip
 

@@ -24,7 +24,7 @@ from chronograd.train.methods import teacher
 from chronograd.units import percent, seconds
 from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, points, train_arms
 from chronograd_lab.common.results import Results, Row, Settings
-from chronograd_lab.common.rows import grouped, matching, shown, signed, spread, unresolved, upper
+from chronograd_lab.common.rows import ends, grouped, matching, shown, spread, unresolved, upper
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, listed, pictures_shown, table
 from chronograd_lab.common.weights import PRETRAINING, source_weights
@@ -209,15 +209,26 @@ def cases(results: Results) -> list[Row]:
                 continue
             fine, head = best(own, FINE), best(own, HEAD)
             scratch = best(own, SCRATCH) if matching(own, mode=SCRATCH) else None
-            fixed, tuned = head["accuracy"].mean, fine["accuracy"].mean
-            worth = 100 * (max(tuned, fixed) - scratch["accuracy"].mean) if scratch else None
+            better = max(fine["accuracy"], head["accuracy"], key=lambda accuracy: accuracy.mean)
             found.append({
                 **sizes, "name": f"{sizes['target']} from {source}", "source": source, "fine": fine, "head": head, "scratch": scratch,
                 "rows": sorted(own, key=lambda row: (MODES.index(row["mode"]), row["rate"])),
-                "gain": 100 * (tuned - fixed), "worth": worth, "test_error": standard_error(max(tuned, fixed), sizes["test_images"]),
-                "faster_epoch": fine["epoch_time_s"] / head["epoch_time_s"], "faster": fine["seconds"] / head["seconds"],
+                "gain": fine["accuracy"] - head["accuracy"], "worth": better - scratch["accuracy"] if scratch else None,
+                "test_error": standard_error(better.mean, sizes["test_images"]), **times(own),
             })  # fmt: skip
     return found
+
+
+def times(rows: Sequence[Row]) -> Row:
+    """Return the shortest and longest epoch of the runs that train all layers, the longest one of the last layer alone, and the
+    least ratios of both. Other work may slow any run, so the least ratio is the one that they show.
+    """
+    whole, last = ([row for row in rows if (row["mode"] == HEAD) == is_last] for is_last in (False, True))
+    epoch_s, last_epoch_s = ends(row["epoch_time_s"] for row in whole), max(row["epoch_time_s"] for row in last)
+    faster = min(row["seconds"] for row in whole) / max(row["seconds"] for row in last)
+    return {
+        "epoch_s": epoch_s, "last_epoch_s": last_epoch_s, "faster_epoch": epoch_s["least"] / last_epoch_s, "faster": faster,
+    }  # fmt: skip
 
 
 def standard_error(accuracy: float, num_images: int) -> float:
@@ -282,9 +293,9 @@ def _ways(found: Sequence[Row]) -> Table:
     body = []
     for case in found:
         bests = [case[name] for name in ("fine", "head", "scratch")]
-        winner = max(filter(None, bests), key=lambda best: best["accuracy"].mean)
-        body.append([case["name"], *(best["accuracy"].percent() if best else "–" for best in bests), _arm(winner)])
-    return Table(["", *MODES, "winner"], body, {1, 2, 3})
+        highest = max(filter(None, bests), key=lambda best: best["accuracy"].mean)
+        body.append([case["name"], *(best["accuracy"].percent() if best else "–" for best in bests), _arm(highest)])
+    return Table(["", *MODES, "highest mean"], body, {1, 2, 3})
 
 
 def _rates(case: Row) -> Lines:
@@ -332,10 +343,10 @@ def _arms(case: Row) -> Table:
 
 def _times(found: Sequence[Row]) -> Table:
     return table(found, {
-        "": "name", "fine-tuned, per epoch": lambda case: seconds(case["fine"]["epoch_time_s"]),
-        "last layer, per epoch": lambda case: seconds(case["head"]["epoch_time_s"]),
-        "last layer, times as fast": ("faster_epoch", "{:,.1f}".format), "whole training, times as fast": ("faster", "{:,.1f}".format),
-        "percentage points": lambda case: signed(-case["gain"]),
+        "": "name", "all layers, shortest epoch": lambda case: seconds(case["epoch_s"]["least"]),
+        "last layer, longest epoch": ("last_epoch_s", seconds),
+        "epoch, at least times as fast": ("faster_epoch", "{:,.0f}".format),
+        "whole training, at least times as fast": ("faster", "{:,.1f}".format),
     })  # fmt: skip
 
 
@@ -352,7 +363,7 @@ def _reasons(found: Sequence[Row]) -> Table:
     return table(found, {
         "": "name", "images per class": lambda case: f"{case['train_images'] / case['classes']:,.0f}",
         "largest class": ("baseline", percent), "fixed features": lambda case: percent(case["head"]["accuracy"].mean),
-        "fine-tuning adds": ("gain", signed), "pretraining adds": lambda case: shown(case["worth"], signed),
+        "fine-tuning adds": ("gain", "{:%}".format), "pretraining adds": lambda case: shown(case["worth"], "{:%}".format),
     })  # fmt: skip
 
 
