@@ -36,7 +36,7 @@ class HandInExercise(Request):
     out: Annotated[Path | None, FILE] = None
     """Archive to write; NAME_hwN.zip by default."""
     studies: Annotated[Path | None, FOLDER] = None
-    """Folder of studies; studies by default."""
+    """Folder of studies; by default docs/studies of a checkout, or studies."""
 
     def answer(self) -> Answer:
         from chronograd.answer import Answer, Section
@@ -48,10 +48,16 @@ class HandInExercise(Request):
         exercise = catalogue().handed_in()[self.exercise]
         out = self.out or Path(f"{archive_name(exercise, self.author)}.zip")
         folder = self.studies or next((path for path in STUDIES if path.is_dir()), None)
-        if folder is None or not folder.is_dir():
+        if folder is None:
             raise InputError(
-                f"{folder or 'studies'} is no folder",
-                "name one with results of studies: --studies DIR; `study run` makes them",
+                f"no folder with results of studies: neither {' nor '.join(map(str, STUDIES))} is here",
+                "change into a checkout of Chronograd, name its docs/studies with --studies DIR, or make results with "
+                "`chronograd study run`",
+            )
+        if not folder.is_dir():
+            raise InputError(
+                f"--studies {folder} is no folder",
+                "name a folder of studies, such as docs/studies of a checkout of Chronograd",
             )
         written = hand_in(exercise, self.author, Library(folder), out)
         data = {"archive": str(out), "notebooks": written.notebooks, "notes": written.notes}

@@ -100,8 +100,8 @@ def test_unanswered_problems_are_reported(tmp_path: Path, capsys: pytest.Capture
     ("arguments", "message"),
     [
         (["--exercise", "1", "--id", "../me"], "id '../me' stands in names of files"),
-        (["--exercise", "1", "--id", "me"], "studies is no folder"),
-        (["--exercise", "1", "--id", "me", "--studies", "none"], "none is no folder"),
+        (["--exercise", "1", "--id", "me"], "change into a checkout of Chronograd, name its docs/studies"),
+        (["--exercise", "1", "--id", "me", "--studies", "none"], "--studies none is no folder"),
         (["--exercise", "4", "--id", "me"], "'4' is not one of"),
     ],
 )
