@@ -130,3 +130,17 @@ class TestAccumulation:
 def test_next_line_character_round_trips() -> None:
     job = jobs.from_dict({"network": {"name": "a\x85b", "options": {"\x85": "ü"}}, "data": {"name": "digits"}})
     assert jobs.from_dict(parse_yaml(jobs.to_yaml(job))) == job
+
+
+@pytest.mark.parametrize("value", ["default", 3, [1]])
+def test_a_field_of_several_types_has_one_line(value: object) -> None:
+    """Each type had a line with a place that no file has, such as `training.compile.bool`."""
+    with pytest.raises(JobError) as error:
+        jobs.from_dict(
+            {"network": {"name": "resnet20"}, "data": {"name": "digits"}, "training": {"compile": value, "batch": 0}}
+        )
+    lines = [line.strip() for line in error.value.message.splitlines()[1:]]
+    assert lines == [
+        "training.batch: should be greater than or equal to 1, got 0",
+        f"training.compile: takes true or false or cuda-graphs, got {value!r}",
+    ]

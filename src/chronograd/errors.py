@@ -19,8 +19,9 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,9 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
 
 
 MAX_PROBLEMS, MAX_KNOWN = 20, 40
-_NO_NAMES = ("[key]", "int", "float")  # parts of pydantic's path of a field that are not names
+# Parts of pydantic's path of a field that are not names: a key of a mapping, and the types that a field may have.
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
+_NO_NAMES = ("[key]", *_TYPES)
 
 
 def problems(error: Exception, form: Any = None) -> list[str]:
@@ -191,9 +194,24 @@ def problems(error: Exception, form: Any = None) -> list[str]:
     """
     if not hasattr(error, "errors"):
         return [f"{type(error).__name__} {error}"]
-    found = error.errors(include_url=False)
-    lines = [_problem(one, form) for one in found[:MAX_PROBLEMS]]
-    return lines + ([f"and {len(found) - MAX_PROBLEMS:,} problems more"] if len(found) > MAX_PROBLEMS else [])
+    groups = [[*group] for _, group in groupby(error.errors(include_url=False), _place_in_union)]
+    lines = [_problem(group[0], form) if len(group) == 1 else _union_problem(group) for group in groups[:MAX_PROBLEMS]]
+    return lines + ([f"and {len(groups) - MAX_PROBLEMS:,} problems more"] if len(groups) > MAX_PROBLEMS else [])
+
+
+def _place_in_union(error: Any) -> tuple[Any, ...]:
+    """Return the field of an error: the same one for all types of a field that may have several."""
+    last = error["loc"][-1] if error["loc"] else ""
+    return error["loc"][:-1] if last in _TYPES or str(last).startswith("literal[") else error["loc"]
+
+
+def _union_problem(errors: Sequence[Any]) -> str:
+    """Return the one line for the errors of a field that may have several types."""
+    choices = []
+    for error in errors:
+        last = str(error["loc"][-1])
+        choices += [_TYPES[last]] if last in _TYPES else re.findall(r"'([^']*)'", last) or [last]
+    return f"{'.'.join(map(str, errors[0]['loc'][:-1]))}: takes {' or '.join(choices)}, got {shown(errors[0]['input'])}"
 
 
 def _problem(error: Any, form: Any) -> str:
