@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -94,3 +95,10 @@ def test_links_are_checked(check: Any, tmp_path: Path) -> None:
         "c.html: more than two clicks from the first page",
         "index.html: x.png leads to no file",
     ]
+
+
+@pytest.mark.parametrize("word", ["vLLM", "OOM", "KV cache", "out of memory"])
+def test_words_that_people_search_for_are_in_the_glossary(word: str) -> None:
+    """A search of the site for `vllm`, `oom` or `kv` found no page."""
+    terms = (DOCS / "glossary.md").read_text()
+    assert re.search(rf"\b{word}\b", terms)
