@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -196,3 +197,13 @@ def test_deepseek_v3_takes_little_time_and_memory_without_torch(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["params"] == 671_026_404_352
+
+
+def test_bytes_of_the_weights_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """8,030,261,248 parameters of two bytes are 14.96 GiB; an encoder has weights, but no cache."""
+    assert main(["count", "llama-3-8b"]) == 0
+    assert re.search(r"^weights +15 GiB +parameters in 16-bit numbers$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["count", "bert-base"]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"^weights +209 MiB ", output, re.MULTILINE)
+    assert "cache" not in output

@@ -17,6 +17,7 @@ from chronograd.units import FLOPS_PER_MAC, memory, percent, si
 from chronograd.words import how_many
 
 CACHE_BYTES = 2  # of a number in the cache: bf16 or fp16
+WEIGHT_BYTES = 2  # of a parameter, likewise
 CONVENTION = (
     "1 MAC = 2 FLOPs; MACs of matrix products and attention; biases not counted. Dense attention multiplies every pair of "
     "positions, causal attention only the pairs that the mask and the windows leave."
@@ -184,6 +185,7 @@ def _totals(counted: CountedConfig, length: int, is_stated: bool) -> Section:
         ("MACs per token", f"{counted.macs_per_token_causal:,.0f}", "causal attention"),
         ("FLOPs forward", n(counted.flops_forward), f"dense, {sequences}"),
         ("FLOPs forward", n(counted.flops_forward_causal), f"causal, {sequences}"),
+        ("weights", memory(WEIGHT_BYTES * counted.params), "parameters in 16-bit numbers"),
         ("cache per token", memory(counted.cache_bytes_per_token), "keys and values in 16-bit numbers"),
         ("cache", memory(counted.cache_bytes), sequences),
     ]
@@ -191,7 +193,7 @@ def _totals(counted: CountedConfig, length: int, is_stated: bool) -> Section:
         counted.active_params < counted.params,
         counted.macs_per_token != counted.macs_per_token_causal,
     )
-    left_out = {*([] if is_sparse else [1]), *([] if has_mask else [3, 5]), *([] if counted.cache_bytes else [6, 7])}
+    left_out = {*([] if is_sparse else [1]), *([] if has_mask else [3, 5]), *([] if counted.cache_bytes else [7, 8])}
     active = f", of which a token uses {si(counted.active_params)}" if is_sparse else ""
     source = "its file states this length" if is_stated else "--input states this length"
     if not is_stated and counted.length > length:
