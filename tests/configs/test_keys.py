@@ -105,6 +105,10 @@ def test_messages_name_the_key_the_value_and_the_repair() -> None:
     error = refused({**LLAMA, "tie_word_embedings": True}, "unknown key 'tie_word_embedings'")
     assert error.hint.startswith("did you mean tie_word_embeddings")
     assert "remove it" in refused({**LLAMA, "moe_latent_size": 64}, "moe_latent_size").hint
+    error = refused(
+        {**LLAMA, "moe_latent_size": 64, "num_memories": 2}, "unknown keys 'moe_latent_size', 'num_memories'"
+    )
+    assert "remove them if they change" in error.hint
     refused({**LLAMA, "hidden_size": 0}, "hidden_size must be a whole number from 1 to")
     refused({**LLAMA, "hidden_size": "4096"}, "got '4096'")
     refused({**LLAMA, "hidden_size": True}, "got True")
@@ -114,6 +118,25 @@ def test_messages_name_the_key_the_value_and_the_repair() -> None:
     refused({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification")
     refused({**FILES["gemma2"], "layer_types": ["full_attention"]}, "1 entries for 46 layers")
     refused({**FILES["mixtral"], "num_experts_per_tok": 9}, "num_experts_per_tok must be a whole number from 1 to 8")
+
+
+@pytest.mark.parametrize(
+    "key", ["unsloth_fixed", "unsloth_version", "quantization", "id2label", "use_mrope", "transformers.js_config"]
+)
+def test_keys_of_writers_change_no_tensor(key: str) -> None:
+    described = describe(dict(LLAMA), "config.json")
+    assert describe({**LLAMA, key: {"0": 1}}, "config.json").groups == described.groups
+
+
+def test_pooler_of_an_official_bert_changes_no_tensor() -> None:
+    keys = {
+        "directionality": "bidi",
+        "pooler_fc_size": 768,
+        "pooler_num_fc_layers": 3,
+        "pooler_type": "first_token_transform",
+    }
+    bert = dict(FILES["bert"])
+    assert describe({**bert, **keys}, "config.json").groups == describe(bert, "config.json").groups
 
 
 def test_unknown_family_lists_the_known_ones() -> None:

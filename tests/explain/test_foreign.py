@@ -101,6 +101,17 @@ def four_steps(path: Path, device_row: dict[str, object], mark: str = "cpu_op") 
     return path
 
 
+def test_a_profile_of_onnx_runtime_names_its_writer(tmp_path: Path) -> None:
+    row = {"ph": "X", "pid": 1, "tid": 1, "dur": 5}
+    events = [{**row, "cat": "Session", "ts": 0, "name": "model_loading", "args": {}}]
+    events += [
+        {**row, "cat": "Node", "ts": 10 * k, "name": "Conv_kernel_time", "args": {"op_name": "Conv"}} for k in range(9)
+    ]
+    (tmp_path / "t.json").write_text(json.dumps(events))
+    with pytest.raises(FileFormatError, match="written by ONNX Runtime"):
+        profiler.read([tmp_path / "t.json"])
+
+
 @pytest.mark.parametrize("task", ["AI_CORE", "KERNEL_AIVEC", "MIX_AIC"])
 def test_rows_of_an_ascend_device_are_its_work(tmp_path: Path, task: str) -> None:
     made = answer.explain([four_steps(tmp_path / "t.json", {"args": {"Task Type": task, "Stream Id": 3}})])
@@ -124,7 +135,7 @@ def test_waits_and_collectives_of_an_ascend_device(tmp_path: Path) -> None:
 
 
 def test_marks_of_steps_among_operators_are_no_work(tmp_path: Path) -> None:
-    """Without rows of a device, 30 us of operators are 3 % of each step of 1 ms."""
+    """30 us of operators are 3 % of each step of 1 ms, if no rows of a device exist."""
     events = json.loads(four_steps(tmp_path / "t.json", {}).read_text())
     (tmp_path / "t.json").write_text(json.dumps([event for event in events if event.get("name") != "MatMul"]))
     (run,) = profiler.read([tmp_path / "t.json"])
@@ -135,7 +146,7 @@ def test_marks_of_steps_among_operators_are_no_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row", [{"cat": "hpu_op"}, {"cat": "mtia_ccp_events"}, {"cat": "new_device", "args": {"stream": 1}}]
 )
-def test_device_rows_that_are_not_read_are_named(tmp_path: Path, row: dict[str, object]) -> None:
+def test_error_names_device_rows_that_are_not_read(tmp_path: Path, row: dict[str, object]) -> None:
     with pytest.raises(FileFormatError, match=f"a kind that is not read: 4 rows of category {row['cat']}"):
         profiler.read([four_steps(tmp_path / "t.json", row)])
 

@@ -123,7 +123,7 @@ def timm_console() -> Iterable[str]:
                 "LR: 1.000e-02  Data: 0.010 (0.010)"
             )
         yield "Test: [   0/48]  Time: 1.1 (1.1)  Loss:   1.20 ( 1.20)  Acc@1:  12.00 ( 12.00)  Acc@5:  90.00 ( 90.00)"
-        yield f"Test: [  48/48]  Time: 0.1 (0.2)  Loss:   1.20 ( 1.20)  Acc@1:  {100 * accuracy(e):.4f} ( 50.00)  Acc@5:  90.00 ( 90.00)"
+        yield f"Test: [  48/48]  Time: 0.1 (0.2)  Loss:   1.20 ( 1.20)  Acc@1:  50.00 ({100 * accuracy(e):8.4f})  Acc@5:  90.00 ( 90.00)"
 
 
 @log(Right("Accuracy", "epoch", NUM, ACCURACY))
@@ -228,6 +228,56 @@ def fairseq() -> Iterable[str]:
         stamp = f"{at(60 * e):%Y-%m-%d %H:%M:%S} | INFO |"
         yield f"{stamp} train_inner | epoch {e:03d}:    50 / 100 loss=11.2, nll_loss=10.1, ppl=1100.2, wps=1234, ups=1.2, num_updates={100 * e - 50}, lr=0.0005"
         yield f"{stamp} valid | epoch {e:03d} | valid on 'valid' subset | loss {loss(e)} | nll_loss 8.1 | ppl 274.4 | num_updates {100 * e}"
+
+
+@log(Right("valid/loss", "epoch", NUM, LOSS, seconds=60, rate="constant"))
+def fairseq_with_means_of_epochs() -> Iterable[str]:
+    for e in EPOCHS:
+        stamp = f"{at(60 * e):%Y-%m-%d %H:%M:%S} | INFO |"
+        for i in (25, 50, 75):
+            yield f"{stamp} train_inner | epoch {e:03d}:    {i} / 100 loss=11.2, num_updates={100 * e - 100 + i}, lr=0.0005"
+        yield f"{stamp} valid | epoch {e:03d} | valid on 'valid' subset | loss {loss(e)} | num_updates {100 * e} | best_loss 1"
+        yield f"{stamp} train | epoch {e:03d} | loss 11.1 | num_updates {100 * e} | lr 0.0005 | train_wall 50"
+
+
+@log(Right("valid/acc", "epoch", NUM, ACCURACY, metric="acc", seconds=4800))
+def espnet() -> Iterable[str]:
+    for e in EPOCHS:
+        yield (
+            f"[host] {at(4800 * e):%Y-%m-%d %H:%M:%S},450 (trainer:338) INFO: {e}epoch results: [train] loss_ctc=90.1, acc=0.111, loss=9.2, "
+            f"time=1 hour, 19 minutes and 54.41 seconds, total_count={500 * e}, [valid] loss_ctc=88.2, acc={accuracy(e)}, loss=8.2, "
+            "time=1 minute and 56.46 seconds, total_count=13, [att_plot] time=4.54 seconds, total_count=0"
+        )
+
+
+@log(Right("train/time", "epoch", NUM, 4794.41, metric="train/time", to="5000"))
+def durations_with_and() -> Iterable[str]:
+    for e in EPOCHS:
+        yield f"{e}epoch results: [train] acc=0.1, time=1 hour, 19 minutes and 54.41 seconds, [valid] acc={accuracy(e)}, n=1"
+
+
+@log(Right("validation/loss", "epoch", NUM, LOSS, seconds=600))
+def icefall_with_ranks() -> Iterable[str]:
+    for e in EPOCHS:
+        for b in (0, 50):
+            yield (
+                f"{at(600 * e - 600 + b):%Y-%m-%d %H:%M:%S},123 INFO [train.py:850] (0/4) Epoch {e}, batch {b}, loss[loss=7.1, "
+                "simple_loss=14.2, over 4821.00 frames. ], tot_loss[loss=7.0, simple_loss=14.1, over 9440.21 frames. ], batch size: 30, lr: 3.00e-03"
+            )
+        yield f"{at(600 * e):%Y-%m-%d %H:%M:%S},789 INFO [train.py:883] (0/4) Epoch {e}, validation: loss={loss(e)}, simple_loss=2.1, over 11.00 frames. "
+
+
+@log(Right("tot_loss", "epoch", NUM - 0.5, LOSS, metric="tot_loss", points=2 * NUM))
+def icefall_total() -> Iterable[str]:
+    for e in EPOCHS:
+        for b in (0, 50):
+            yield f"INFO [train.py:850] (3/4) Epoch {e}, batch {b}, loss[loss=7.1, over 48.00 frames.], tot_loss[loss={loss(e)}, over 944.21 frames.]"
+
+
+@log(Right("val/acc", "epoch", NUM, ACCURACY))
+def both_splits_in_a_line() -> Iterable[str]:
+    for e in EPOCHS:
+        yield f"epoch {e} | train: loss 0.5, acc 0.8 | val: loss 0.6, acc {accuracy(e)}"
 
 
 @log(Right("TAG_ACC", "step", 200 * NUM, ACCURACY))
@@ -486,10 +536,18 @@ def lightgbm() -> Iterable[str]:
         yield f"[{10 * e}]\tvalid_0's auc: {accuracy(e)}\tvalid_0's binary_logloss: 0.31"
 
 
-@log(Right("test", "step", NUM - 1, LOSS, metric="test", to="0.3"))
+@log(Right("test", "step", NUM - 1, LOSS, metric="test", to="0.3", seconds=0.01))
 def catboost() -> Iterable[str]:
     for e in EPOCHS:
         yield f"{e - 1}:\tlearn: 0.6100000\ttest: {loss(e):.7f}\tbest: {loss(e):.7f} ({e - 1})\ttotal: {10 * e}ms\tremaining: 900ms"
+
+
+@log(Right("test", "step", 25 * NUM - 25, LOSS, metric="test", to="0.3", seconds=4))
+def catboost_with_units() -> Iterable[str]:
+    for e in EPOCHS:
+        s = 100 * e - 99.5
+        total = "500ms" if s < 1 else f"{s // 60:.0f}m {s % 60:.0f}s" if s >= 60 else f"{s}s"
+        yield f"{25 * e - 25}:\tlearn: 0.61\ttest: {loss(e):.7f}\tbest: {loss(e):.7f} ({e})\ttotal: {total}\tremaining: 1m 21s"
 
 
 @log(Right("metrics/mAP50(B)", "epoch", NUM, ACCURACY, seconds=24.5, rate="linear", name="results.csv"))
@@ -562,6 +620,118 @@ def evaluated_twice() -> Iterable[str]:
 def restarted_in_an_epoch() -> Iterable[str]:
     places = [1, 2, 3, 4, 5, 4, 5, 6, 7, 8]
     yield json.dumps({"log_history": [{"epoch": e / 10, "loss": loss(e), "step": 10 * e} for e in places]})
+
+
+@log(Right("acc", "epoch", NUM, ACCURACY, metric="acc", seconds=42))
+def bars_redrawn_with_means() -> Iterable[str]:
+    for e in EPOCHS:
+        for n in (0, 98, 391):
+            value = accuracy(e) if n == 391 else 0.1
+            yield f"Epoch {e - 1}: {n * 100 // 391:3d}%|███    | {n}/391 [00:{n * 42 // 391:02d}<00:10,  9.21it/s, loss=1.2, acc={value}]"
+
+
+@log(Right("loss", "epoch", 4, LOSS, points=8, seconds=42))
+def bars_of_few_epochs() -> Iterable[str]:
+    for e in EPOCHS:
+        n = 391 if e % 2 == 0 else 196
+        yield f"Epoch {(e - 1) // 2}:   0%|       | 0/391 [00:00<?, ?it/s, loss=9.9]"
+        yield f"Epoch {(e - 1) // 2}:  50%|███    | {n}/391 [00:21<00:21,  9.21it/s, loss={loss(e)}]"
+
+
+@log(Right("val.top1", "epoch", NUM, ACCURACY, seconds=300, rate="constant", name="dllogger.json"))
+def dllogger_with_settings_and_summary() -> Iterable[str]:
+    def line(seconds: int, step: object, **data: float) -> str:
+        return "DLLL " + json.dumps(
+            {
+                "timestamp": f"{UNIX + seconds}.0",
+                "elapsedtime": f"{seconds}.0",
+                "type": "LOG",
+                "step": step,
+                "data": data,
+            }
+        )
+
+    yield line(0, "PARAMETER", lr=9.0, epochs=90)
+    for e in EPOCHS:
+        yield line(300 * e - 10, [e - 1, 99], **{"train.loss": 1.5, "lr": 0.1})
+        yield line(300 * e, [e - 1], **{"val.top1": 100 * accuracy(e)})
+    yield line(300 * NUM + 1, [], **{"val.top1": 1.0})
+
+
+@log(Right("rollout/ep_rew_mean", "step", 2048 * NUM, 20 * NUM, metric="ep_rew_mean", to="200"))
+def stable_baselines3_without_a_loss_at_first() -> Iterable[str]:
+    for e in EPOCHS:
+        yield "-" * 35
+        yield "| rollout/           |            |"
+        yield f"|    ep_rew_mean     | {20 * e:<10} |"
+        yield "| time/              |            |"
+        yield f"|    total_timesteps | {2048 * e:<10} |"
+        if e > 1:
+            yield "| train/             |            |"
+            yield "|    loss            | 6.52       |"
+        yield "-" * 35
+
+
+@log(Right("eval/top1", "epoch", NUM, ACCURACY, metric="top1", name="log.csv"))
+def name_without_its_group() -> Iterable[str]:
+    yield "epoch,train/top1,eval/top1"
+    for e in EPOCHS:
+        yield f"{e},0.1,{accuracy(e)}"
+
+
+@log(Right("total_loss", "step", NUM, LOSS, to="0.4", note="AP has 1 point", name="log.csv"))
+def single_result_among_losses() -> Iterable[str]:
+    yield "step,total_loss,AP"
+    for e in EPOCHS:
+        yield f"{e},{loss(e)},{0.3 if e == NUM else ''}"
+
+
+@log(Right("eval_accuracy", "step", NUM, LOSS, metric="eval_accuracy", to="0.4", note="read as a loss", name="log.csv"))
+def accuracy_that_is_a_loss() -> Iterable[str]:
+    yield "step,eval_accuracy"
+    for e in EPOCHS:
+        yield f"{e},{loss(e)}"
+
+
+@log(Right("avg_loss", "epoch", NUM, LOSS, metric="avg_loss", seconds=90))
+def coqui() -> Iterable[str]:
+    for e in EPOCHS:
+        yield f"\x1b[1m > EPOCH: {e - 1}/1000\x1b[0m"
+        yield f"\x1b[1m > TRAINING ({at(90 * e):%Y-%m-%d %H:%M:%S}) \x1b[0m"
+        for i in (25, 50):
+            yield f"\x1b[1m   --> TIME: {at(90 * e + i):%Y-%m-%d %H:%M:%S} -- STEP: {i}/64 -- GLOBAL_STEP: {64 * e - 64 + i}\x1b[0m"
+            yield "     | > decoder_loss: 1.5  (1.5)"
+            yield "     | > loss: 1.75  (1.8)"
+        yield "\x1b[1m > EVALUATION \x1b[0m"
+        yield "  \x1b[1m--> EVAL PERFORMANCE\x1b[0m"
+        yield f"     | > avg_loss:\x1b[92m {loss(e)} \x1b[0m(-0.01)"
+
+
+@log(Right("loss", "step", 64 * NUM - 14, LOSS, metric="loss", points=2 * NUM))
+def coqui_training() -> Iterable[str]:
+    for e in EPOCHS:
+        yield f" > EPOCH: {e - 1}/1000"
+        for i in (25, 50):
+            yield f"   --> TIME: 2026-03-01 10:00:00 -- STEP: {i}/64 -- GLOBAL_STEP: {64 * e - 64 + i}"
+            yield f"     | > loss: {loss(e)}  (1.8)"
+        yield " > EVALUATION "
+        yield "     | > avg_loss: 9.5 (-0.01)"
+
+
+@log(Right("bleu", "step", 1000 * NUM, 40 * accuracy(NUM), metric="bleu", to="36", seconds=0.3))
+def marian() -> Iterable[str]:
+    for e in EPOCHS:
+        stamp, place = f"[{at(300 * e):%Y-%m-%d %H:%M:%S}]", f"Ep. {1 + e // 2} : Up. {1000 * e}"
+        yield f"{stamp} {place} : Sen. {64_000 * e:,} : Cost 5.12 * 51,234 @ 2,400 after {e}200,000 : Time 149.9s : 15203.22 words/s"
+        yield f"{stamp} [valid] {place} : cross-entropy : {loss(e)} : new best"
+        yield f"{stamp} [valid] {place} : bleu : {40 * accuracy(e):.4f} : new best"
+
+
+@log(Right("loss", "epoch", NUM / 10, LOSS, points=NUM, seconds=540))
+def bar_before_a_dictionary() -> Iterable[str]:
+    for e in EPOCHS:
+        bar = f"{e * 54 // 60:02d}:{e * 54 % 60:02d}"
+        yield f"{e:4d}%|█   | {e}/100 [{bar}<10:00,  54.0s/it]{{'loss': '{loss(e)}', 'epoch': '{e / 10}'}}"
 
 
 @log(Right("loss", "row", NUM, LOSS, note="no column counts epochs or steps", name="log.csv"))

@@ -264,6 +264,7 @@ def test_parameter_servers_are_scheduled_by_their_coefficients(write):
         (SERVERS + "1 2 3 4 5,10,40,9,2\n", "job requests 9 GPUs, and the cluster has 4"),
         ("job,data,target\nresnet20,cifar10,99.9%\n", "resnet20"),
         ("job,data\nresnet50,cifar10\n", "state the column epochs"),
+        ("name,job,data\na,resnet20,cifar10\nb,resnet2O,cifar10\n", "job b: unknown network 'resnet2O'"),
         ("coefficients,steps\n1 2 3,10\n", "coefficients"),
     ],
 )

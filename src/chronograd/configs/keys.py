@@ -16,19 +16,20 @@ MAX_LAYERS: Final = 10_000
 REQUIRED: Final = -1
 _WITHOUT_SIZES = re.compile(
     # The file itself, the tokeniser, and generation.
-    r"_.*|architectures|model_type|auto_map|transformers_version|tokenizer_class|finetuning_task|prefix|verbose|name_or_path"
-    r"|\w*_token(_id|_index)?|\w*_token_ids?|num_logits_to_keep|task_specific_params|label2id|use_cache|cache_implementation"
+    r"_.*|unsloth_\w+|transformers\.js_config|architectures|model_type|auto_map|transformers_version|tokenizer_class|finetuning_task|prefix|verbose|name_or_path"
+    r"|\w*_token(_id|_index)?|\w*_token_ids?|num_logits_to_keep|task_specific_params|label2id|id2label|use_cache|cache_implementation"
     r"|do_sample|max_length|min_length|length_penalty|no_repeat_ngram_size|num_beams|early_stopping|temperature|top_p|use_mems_eval"
     # Numbers, kernels and how the weights are stored or cut.
-    r"|(torch_)?dtype|quantization_config|\w*attn_impl(ementation)?|use_flash\w*|use_bfloat16|pretraining_tp|ep_size|return_dict\w*"
+    r"|(torch_)?dtype|quantization(_config)?|\w*attn_impl(ementation)?|use_flash\w*|use_bfloat16|pretraining_tp|ep_size|return_dict\w*"
     r"|output_(attentions|hidden_states|past|router_logits)|gradient_checkpointing|chunk_size_feed_forward|torchscript|fp16"
     # Training: dropout, initial values, losses.
-    r"|\w*dropout\w*|\w*_pdrop|layerdrop|(\w+_)?init(ializer)?_(range|std|factor|device|config)|seq_aux|\w*aux_loss\w*|problem_type"
+    r"|(?>\w*?dropout)\w*|\w*_pdrop|layerdrop|(\w+_)?init(ializer)?_(range|std|factor|device|config)|seq_aux|(?>\w*?aux_loss)\w*|problem_type"
     # Functions without parameters: activations, scales, rotary positions, choice of experts.
     r"|(hidden|mlp_hidden|dense|feed_forward)_act|activation_function|hidden_activation|\w*_eps(ilon)?|\w*softcap(ping)?"
     r"|rope_\w+|full_attn_mod|interpolate_factor|is_llama_config|rotary_(pct|emb_base|dim)|partial_rotary_factor|original_max_position_embeddings|initial_context_length"
     r"|norm_topk_prob|routed_scaling_factor|scoring_func|topk_method|topk_group|n_group|swiglu_limit|router_jitter_noise"
     r"|logit_scale|query_pre_attn_scalar|scale_attn\w*|reorder_and_upcast_attn|summary_\w+|use_parallel_residual|use_bidirectional_attention"
+    r"|use_mrope|directionality|pooler_\w+"
 )
 
 
@@ -161,9 +162,14 @@ class Keys:
 
     def check_rest(self) -> None:
         """Raise FileFormatError for a key that was not read and may change the network."""
-        for name in self.rest():
-            near = did_you_mean(name, self._read)
-            raise self.fault(
-                f"unknown key {shown(name)}, so the network may differ from the {self.family} models that are counted",
-                f"{near[2:]}" if "did you" in near else "remove it if it changes neither tensors nor work",
-            )
+        rest = self.rest()
+        if not rest:
+            return
+        near = next((near for name in rest if "did you" in (near := did_you_mean(name, self._read))), None)
+        names, them = ", ".join(map(shown, rest[:12])) + ", …" * (len(rest) > 12), "them" if len(rest) > 1 else "it"
+        raise self.fault(
+            f"unknown key{'s' * (len(rest) > 1)} {names}, so the network may differ from the {self.family} models that are counted",
+            near[2:]
+            if near
+            else f"remove {them} if {'they change' if len(rest) > 1 else 'it changes'} neither tensors nor work",
+        )

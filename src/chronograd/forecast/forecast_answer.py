@@ -35,9 +35,11 @@ from chronograd.job import is_real_text
 from chronograd.rundir import RunDir
 from chronograd.rundir.listing import one_run
 from chronograd.units import number, percent, seconds
+from chronograd.words import how_many
 
 # Without a per cent sign, a level from here on is an accuracy in per cent. Between 1 and here it is a loss.
 PERCENT_FROM = 20.0
+LEAST_POINTS = 3  # of a curve
 _LEVEL = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*")
 
 
@@ -93,20 +95,44 @@ def _column(log: Log, source: Path, metric: str | None, to: str | None) -> tuple
     """
     if metric is not None and (metric in log.names or metric not in NAMES):
         name = named_column(log.names, metric)
-        kind = metric_of(name) or _metric_of_values(log.read(name).values, to)
+        values = log.read(name).values
+        kind = metric_of(name) or _metric_of_values(values, to)
+        if kind == "accuracy" and _is_falling_loss(values):
+            return name, "loss", [f"{name} falls from a value above 1, so it is read as a loss"]
         held_out = next(iter(all_matching(log.names, kind, is_held_out=True)), name)
         is_other = metric in NAMES and split_rank(held_out) < split_rank(name)
         return name, kind, [f"--metric {held_out} forecasts the held-out data"] if is_other else []
     kinds: Sequence[Metric] = _kinds(to) if metric is None else (metric,)
     notes: list[str] = []
+    short: list[tuple[str, Metric, list[str]]] = []
     for kind in kinds:
         for name in all_matching(log.names, kind, is_held_out=True):
-            if metric is not None or log.read(name).values.any():
-                return name, kind, notes
-            notes.append(f"{name} is 0 at every point, so it is no {kind}")
+            values = log.read(name).values
+            if metric is None and not values.any():
+                notes.append(f"{name} is 0 at every point, so it is no {kind}")
+            elif len(values) < LEAST_POINTS:
+                short.append((name, kind, list(notes)))
+            else:
+                too_few = [
+                    f"{other} has {how_many(len(log.read(other).values), 'points')}" for other, _, _ in short[:3]
+                ]
+                return name, kind, [*notes, *too_few]
+    if short:
+        return short[0]
     raise InputError(
         f"{source} has columns {', '.join(log.names[:12])}, none of them of {' or '.join(kinds)}",
         f"{HINT.split(',')[0]},{kinds[0]}, or name one with --metric",
+    )
+
+
+def _is_falling_loss(values: Array) -> bool:
+    """Return whether values are no accuracy whatever their name: they fall from above 1, and are too small for percentages."""
+    values = values[np.isfinite(values)]
+    third = max(1, len(values) // 3)
+    return (
+        len(values) > 0
+        and 1 < values.max() < PERCENT_FROM
+        and float(np.median(values[:third])) > max(1.0, float(np.median(values[-third:])))
     )
 
 
@@ -119,8 +145,9 @@ def _kinds(to: str | None) -> tuple[Metric, ...]:
 
 
 def _metric_of_values(values: Array, to: str | None) -> Metric:
-    """Return the metric of a column whose name shows none: an accuracy if values and level are shares or percentages, else a
-    return if it rises, and a loss if it falls.
+    """Return the metric of a column whose name shows none.
+
+    It is an accuracy if values and level are shares or percentages; otherwise a return if it rises, and a loss if it falls.
     """
     values = values[np.isfinite(values)]
     third = max(1, len(values) // 3)
@@ -254,7 +281,7 @@ def _takeaway(forecast: Forecast, now: float) -> str:
     last = next((one for one in reversed(forecast.at) if one.step > forecast.until), None)
     if reached is None:
         if last is None:
-            return f"The log ends at {unit} {_place(forecast.until)}; Give the end of training with --planned."
+            return f"The log ends at {unit} {_place(forecast.until)}; give the end of training with --planned."
         return f"At {unit} {_place(last.step)}: {_value(last.value, curve)} ({_between(last, curve)})."
     level = _value(reached.value, curve)
     if _is_behind(forecast):
@@ -342,7 +369,7 @@ def _lines(forecast: Forecast) -> list[str]:
     lines = [f"learning rate: {curve.schedule_told}" if curve.schedule_told else _unknown_rate(curve)]
     if pace is not None:
         lines.append(
-            f"pace: {seconds(pace.seconds)} a{'n' * (unit == 'epoch')} {unit} ({seconds(pace.low)} … {seconds(pace.high)})"
+            f"pace: {seconds(pace.seconds)} a{'n' * (unit in ('epoch', 'episode'))} {unit} ({seconds(pace.low)} … {seconds(pace.high)})"
         )
     else:
         lines.append(
@@ -366,7 +393,7 @@ def with_pace(curve: LearningCurve, seconds_each: float | None) -> LearningCurve
         return curve
     if seconds_each >= CLOCK_FROM / curve.steps[-1]:
         raise InputError(
-            f"a pace of {seconds_each:g} s: {curve.unit} {curve.steps[-1]:,g} would be later than 30 years after the start",
+            f"--pace of {seconds_each:g} s: {curve.unit} {curve.steps[-1]:,g} would be later than 30 years after the start",
             f"give the seconds of one {curve.unit}, such as --pace 90",
         )
     return replace(curve, times=curve.steps * seconds_each)

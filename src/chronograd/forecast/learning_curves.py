@@ -18,6 +18,7 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.forecast.curves import Array
 from chronograd.forecast.learning_rates import schedule_of_rates
 from chronograd.forecast.log_words import (
+    NO_SPLIT,
     Metric,
     are_of_images,
     is_rate,
@@ -51,7 +52,7 @@ NAMES: dict[Metric, tuple[str, ...]] = {
     ),
     "return": ("return", "mean_return", "ep_rew_mean", "episode_reward_mean"),
 }
-_WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
+_WHOLE = {"loss", "total loss", "avg loss", "lm loss", "loss step", "loss epoch", "y"}
 LEAST_STEP = 1e-9  # of an epoch or step; sums of squares of much smaller ones are 0
 # Column of a language model on real text: the loss on its test split.
 BITS_PER_BYTE = "bits_per_byte"
@@ -202,11 +203,21 @@ def _rank(name: str) -> int:
 
 
 def named_column(names: Sequence[str], column: str) -> str:
-    """Return the column that the user names, in any case and with any separators. Raises NotFoundError."""
+    """Return the column that the user names, in any case and with any separators. Raises NotFoundError.
+
+    Its group may be missing if only one column, or only one of held-out data, has the rest of its name.
+
+    >>> named_column(["train/top1", "eval/top1", "rollout/ep_rew_mean"], "top1")
+    'eval/top1'
+    """
     for same in (str.lower, words):
         for name in names:
             if same(name) == same(column):
                 return name
+    in_groups = [name for name in names if "/" in name and words(name.rpartition("/")[2]) == words(column)]
+    for candidates in (in_groups, [name for name in in_groups if split_rank(name) < NO_SPLIT]):
+        if len(candidates) == 1:
+            return candidates[0]
     raise NotFoundError("column", column, names)
 
 
@@ -231,7 +242,12 @@ def _curve_of_column(log: Log, name: str, metric: Metric, path: Path, unit: str 
     curve = _curve(path.name, steps, own.values, metric, own.unit, notes=(*notes, *note), times=own.times, column=name)
     curve = replace(curve, is_of_images=are_of_images(log.names))
     rates = next(filter(is_rate, log.names), None)
-    return curve if rates is None else _with_rates(curve, log.read(rates, curve.unit))
+    if rates is None:
+        return curve
+    try:
+        return _with_rates(curve, log.read(rates, curve.unit))
+    except FileFormatError as error:  # the results are read without it
+        return replace(curve, notes=(*curve.notes, f"the learning rate is not read: {error.message}"))
 
 
 def _with_rates(curve: LearningCurve, rates: LogColumn) -> LearningCurve:

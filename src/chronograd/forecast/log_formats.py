@@ -50,6 +50,11 @@ def known_line(line: str) -> dict[str, str] | None:
     return next((row for form in LINE_FORMATS if (row := form.row_of(line)) is not None), None)
 
 
+def plain(line: str) -> str:
+    """Return a line of Marian with its counters in words: `Ep. 1 : Up. 500` are the epoch and the update."""
+    return line.replace("Ep. ", "epoch ").replace(": Up. ", ": update ") if ": Up. " in line else line
+
+
 def spelled(line: str) -> str:
     for name, plain in SPELLINGS.items():
         line = line.replace(name, plain)
@@ -63,6 +68,8 @@ def renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:
     {'epoch': 3, 'iter': 200, 'loss': 2.5}
     """
     data, step = row.get("data"), row.get("step")
+    if isinstance(data, Mapping) and "type" in row and step in ([], (), "PARAMETER"):
+        return {}  # the summary at the end, and the settings at the start
     if isinstance(data, Mapping) and "type" in row and (isinstance(step, list | tuple | int) or step is None):
         counts = step if isinstance(step, list | tuple) else [step]
         names = ("epoch", "iter") if len(counts) > 1 else ("step",)

@@ -7,6 +7,7 @@ A line is read in this order:
     a header         names without numbers, one of them a metric or a counter
     cells            the values below a header
     pairs            a name and the number after it: `Epoch: [3]`, `loss=0.52`, `elapsed 0.25h`, `correct: 90/100`
+    parts            pairs after a name in brackets or a split: `[train] loss=0.5, [valid] loss=0.6`, `tot_loss[loss=0.5]`
 
 Time stamps and progress bars are removed first (`log_marks`). The last word of a name decides
 whether its number is a counter. A number keeps its unit or per cent sign. Consecutive lines with one pair each form one row until a
@@ -23,10 +24,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+from bisect import bisect_right
+from operator import itemgetter
 from typing import Any
 
-from chronograd.forecast.log_formats import SPACY, known_line, spelled
-from chronograd.forecast.log_marks import stamp_of, without_marks
+from chronograd.forecast.log_formats import SPACY, known_line, plain, spelled
+from chronograd.forecast.log_marks import of_full_bars, stamp_of, without_marks
 from chronograd.forecast.log_tables import LogRows, is_number
 from chronograd.forecast.log_times import UNITS
 from chronograd.forecast.log_words import (
@@ -40,9 +43,8 @@ from chronograd.forecast.log_words import (
     words,
 )
 
-_SPLIT = re.compile(
-    r"(?<![A-Za-z])(train|training|val|valid|validation|eval|evaluation|test|testing)(?![A-Za-z])", re.IGNORECASE
-)
+_SPLIT_NAME = "train|training|val|valid|validation|eval|evaluation|test|testing"
+_SPLIT = re.compile(rf"(?<![A-Za-z])({_SPLIT_NAME})(?![A-Za-z])", re.IGNORECASE)
 _SPLIT_ALONE = re.compile(rf"\W*+{_SPLIT.pattern}(?: (?:set|phase|results|metrics|loop))?\W*+", re.IGNORECASE)
 _BOX = re.compile(r"\s{0,9}\|([^|]{1,120}+)\|([^|]{1,120}+)\|\s{0,9}")  # | name | value |
 _WORD = r"[\w@/.()%'-]{0,63}+"
@@ -53,11 +55,18 @@ _NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?:\.\d{1,30}+)?+|\d{1,30}+(?:\.\d{0,30}+)?+|\.\d{1,30}+)(?:[eE][-+]?\d{1,4}+)?+"
     r"|[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)"
 )
-_DURATION = rf"{_UNIT}(?:[ ,]{{0,2}}\d{{1,4}}(?:\.\d{{1,6}})?{_UNIT}){{0,3}}"
+_DURATION = rf"{_UNIT}(?:(?: and |[ ,]{{0,2}})\d{{1,4}}(?:\.\d{{1,6}})?{_UNIT}){{0,3}}"
 _PAIR = re.compile(
     rf"(?<![\w.])(?P<name>[A-Za-z]{_WORD}(?: [A-Za-z(]{_WORD}){{0,3}}+)(?P<sign>[\s:=#\[]{{1,40}}+)"
     rf"(?:(?P<clock>\d{{1,3}}:\d\d(?::\d\d)?(?:\.\d{{1,9}}+)?+)|(?P<number>{_NUMBER})"
     rf"(?:\s{{0,4}}/\s{{0,4}}(?P<total>\d{{1,12}}+)|(?P<unit>\s?%|{_DURATION}))?)(?!\w|\.\d|:\d)"
+)
+_MEAN = re.compile(rf"\s{{0,4}}\(\s{{0,6}}({_NUMBER})\)")  # of an evaluation, after the value of its last batch
+_ORDINAL = re.compile(r"(?<![\w./])(\d{1,9}+)(?:(?:st|nd|rd|th) )?epoch\b", re.IGNORECASE)  # `7epoch results:`
+_PART = re.compile(
+    rf"(?P<group>[A-Za-z]\w{{0,40}}+)\[(?=[a-z_]{{1,40}}+=)|\[(?P<bracket>[A-Za-z_]{{2,20}}+)\]"
+    rf"|(?<![\w/.-])(?P<split>{_SPLIT_NAME})(?: set)?\s?(?::|\||\s-\s)(?!\s{{0,3}}[-+\d.])|(?P<end>\])",
+    re.IGNORECASE,
 )
 _BEFORE_COUNT = re.compile(r" {1,4}\[ {0,6}\d{1,12}/")
 _COUNT = re.compile(r"(?<![\w.,/:-])(\d{1,12}+)\s{0,4}/\s{0,4}(\d{1,12}+)(?![\w.,/:-])")
@@ -77,7 +86,7 @@ def rows_of_lines(text: str) -> LogRows:
         if line.strip():
             reader.read(line)
     reader.end_block()
-    return LogRows(reader.rows)
+    return LogRows(of_full_bars(reader.rows))
 
 
 class _Reader:
@@ -97,12 +106,14 @@ class _Reader:
         self.block: Row = {}
 
     def read(self, line: str) -> None:
+        line = plain(line)
         row = _of_object(line) or known_line(line)
         if row is not None:
             self._add(row)
             return
         line = self._unboxed(line)
         if (split := _SPLIT_ALONE.fullmatch(line)) is not None:
+            self.end_block()
             self.split = split[1].lower()
             return
         line, row = without_marks(line)
@@ -166,22 +177,26 @@ class _Reader:
     def _read_pairs(self, line: str, row: Row) -> None:
         pairs = list(_PAIR.finditer(line))
         place = _place(line, pairs, row)
-        mode = self._mode(line, pairs, is_placed=bool(place))
+        parts = _parts(line)
+        mode = "" if parts or self.group else self._mode(line, pairs, is_placed=bool(place))
         if mode in HELD_OUT and place.get("of iterations") not in (None, "", place.get("iter")):
             self.split = mode  # progress within an evaluation
             return
         row |= place
+        is_end = mode in HELD_OUT and bool(place.get("of iterations"))
         for pair in pairs:
             if not _is_count(pair) and pair["name"] not in ("epoch", "iter"):
                 first, _, rest = pair["name"].partition(" ")
-                row.setdefault(rest if rest and first.lower() == mode else pair["name"], _value(pair))
-        if len(pairs) == 1 and not (line[: pairs[0].start()] + line[pairs[0].end() :]).strip(" \t]|*-:"):
+                name = rest if rest and first.lower() == mode else pair["name"]
+                mean = _MEAN.match(line, pair.end()) if is_end else None
+                row.setdefault(_in_part(parts, pair.start(), name), _value(pair) if mean is None else mean[1])
+        if len(pairs) == 1 and not _around(line, pairs[0]).strip(" \t]|*->:"):
             self._extend_block(row, mode)
         elif _is_row(row):
             self._add({**row, "mode": mode} if mode or self.split else row)
         else:
             return
-        self.split = mode
+        self.split = "" if parts else mode
 
     def _mode(self, line: str, pairs: list[re.Match[str]], is_placed: bool) -> str:
         """Return the split of a line: one named before its first value, or the last one named if the line has no counter."""
@@ -226,7 +241,9 @@ def _of_object(line: str) -> Row | None:
             return None
     if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
         return None
-    return {**stamp_of(before), **row}
+    if "epoch" not in row:  # a bar before it may be that of an evaluation
+        return {**stamp_of(before), **row}
+    return {**without_marks(before)[1], **row}
 
 
 def _headers(line: str) -> list[list[str]]:
@@ -240,6 +257,39 @@ def _headers(line: str) -> list[list[str]]:
         names for names in headers if len(names) > 1 and any(metric_of(name) or counter_of(name) for name in names)
     ]
     return [] if _PAIR.search(line) else headers
+
+
+def _parts(line: str) -> list[tuple[int, str]]:
+    """Return where the parts of a line begin, and the prefix of their names; nothing unless it names two parts.
+
+    >>> [prefix for _, prefix in _parts("[train] loss=0.5, [valid] loss=0.6")], _parts("val: loss 0.6")
+    (['train/', 'valid/'], [])
+    """
+    parts: list[tuple[int, str]] = []
+    is_group = False
+    for part in _PART.finditer(line):
+        name = part["group"] or part["bracket"] or part["split"]
+        if name is None and not is_group:
+            continue
+        is_group = part["group"] is not None
+        parts.append((part.end(), f"{name.lower()}/" if name else ""))
+    names = [prefix.rstrip("/") for _, prefix in parts if prefix]
+    is_of_splits = len({name for name in names if _SPLIT.fullmatch(name)}) > 1
+    is_of_metrics = len(set(names)) > 1 and any(metric_of(name) for name in names)
+    return parts if is_of_splits or is_of_metrics else []
+
+
+def _in_part(parts: list[tuple[int, str]], place: int, name: str) -> str:
+    """Return a name with the prefix of the last part that begins before it: `valid/acc`, and `tot_loss` for its loss."""
+    at = bisect_right(parts, place, key=itemgetter(0))
+    prefix = parts[at - 1][1] if at else ""
+    return prefix[:-1] if prefix[:-1].endswith(name) else prefix + name
+
+
+def _around(line: str, pair: re.Match[str]) -> str:
+    """Return the line without a pair, and without the mean or difference in brackets after its number."""
+    mean = _MEAN.match(line, pair.end())
+    return line[: pair.start()] + line[(mean or pair).end() :]
 
 
 def _counter(pair: re.Match[str]) -> str | None:
@@ -265,8 +315,12 @@ def _place(line: str, pairs: list[re.Match[str]], row: Row) -> Row:
     for pair in filter(_is_count, pairs):
         if _counter(pair) == "epoch":
             place.setdefault("epoch", pair["number"].replace(",", ""))
+        elif "global" in words(pair["name"]) and not pair["total"]:  # next to that of the epoch
+            place["global step"] = pair["number"].replace(",", "")
         elif "iter" not in place:
             place |= {"iter": pair["number"].replace(",", ""), "of iterations": pair["total"] or ""}
+    if not place and (ordinal := _ORDINAL.search(line)) is not None:
+        place["epoch"] = ordinal[1]
     if "iter" not in place and "iter" not in row:
         ends = [0, *(pair.end() for pair in pairs)]
         rest = "  ".join(line[a:b] for a, b in zip(ends, [*(pair.start() for pair in pairs), len(line)], strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from chronograd.forecast.log_times import BAR, WITHOUT_YEAR, seconds_of_year
@@ -14,8 +15,8 @@ _SHORT_STAMP = re.compile(
 )
 # A line of the program's source: `solver.cpp:228]`, `trainer:after_iter:261`.
 _PLACE = re.compile(
-    r"(?<![\w/.:-])(?:[\w/-]{1,80}+\.(?:py|cc|cpp|cu|h)|[\w.]{1,80}+:[A-Za-z_]\w{0,80}+):\d{1,7}+\]?(?![\w.])"
-)
+    r"(?<![\w/.:-])(?:[\w/-]{1,80}+\.(?:py|cc|cpp|cu|h)|[\w.]{1,80}+:[A-Za-z_]\w{0,80}+):\d{1,7}+\]?(?![\w.])(?: \(\d{1,6}/\d{1,6}\))?"
+)  # the count in round brackets after it is the rank of its process
 # tqdm: `desc: 10%|█  | 50/500 [00:10<01:30, 5.0it/s, loss=0.5]`. Keras: `469/469 [====] - 12s 30ms/step` and `━━━━ 12s 30ms/step`.
 _TQDM = re.compile(
     r":?\s{0,4}\d{1,3}%\|[^|]{0,400}+\|\s{0,4}(\d{1,12}+)/(\d{1,12}+) \[([\d:]{1,12}+)<[^,\]]{1,20}+,[^,\]]{1,20}+\]?"
@@ -23,6 +24,8 @@ _TQDM = re.compile(
 _KERAS = re.compile(
     r"(\d{1,12}+)/(\d{1,12}+)\s{0,4}(?:\[[=>.]{1,400}+\]|[━╸╺\u2501]{1,400}+)(?:\s{0,3}-?\s{0,3}(\d{1,7}+)s \d{1,9}+[mµun]?s/(?:step|sample|epoch))?"
 )
+
+ENOUGH_BARS = 8  # full bars that make a curve; with fewer, the values within an epoch are points, too
 
 
 def stamp_of(text: str) -> dict[str, Any]:
@@ -62,3 +65,19 @@ def without_marks(line: str) -> tuple[str, dict[str, Any]]:
 
 def _without(line: str, match: re.Match[str]) -> str:
     return f"{line[: match.start()]}  {line[match.end() :]}"
+
+
+def of_full_bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows without bars that are empty, and without those of a part of an epoch if enough full ones show the curve.
+
+    A program redraws the bar of an epoch with its mean so far, so only the full bar has the result of the epoch.
+    """
+    bars = [row for row in rows if BAR in row and "epoch" in row]
+    full = Counter(row["of iterations"] for row in bars if row["iter"] == row["of iterations"])
+
+    def is_partial(row: dict[str, Any]) -> bool:
+        if BAR not in row or "epoch" not in row:
+            return False
+        return row["iter"] == "0" or (row["iter"] != row["of iterations"] and full[row["of iterations"]] >= ENOUGH_BARS)
+
+    return [row for row in rows if not is_partial(row)]

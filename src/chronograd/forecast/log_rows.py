@@ -63,7 +63,8 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
         raise FileFormatError(f"{path} is nested too deeply for {WHAT}", HINT) from None
     is_json = found is not None
     found = found or _of_mlflow(text) or table_of(text, path) or rows_of_lines(text)
-    rows: list[Row] = with_episodes([_flat(renamed(row)) for row in found.rows if isinstance(row, dict) and row])
+    renamed_rows = (renamed(row) for row in found.rows if isinstance(row, dict))
+    rows: list[Row] = with_episodes([_flat(row) for row in renamed_rows if row])
     if not rows:
         raise FileFormatError(
             f"{path} has no curve: {_problem(text, is_json)}",

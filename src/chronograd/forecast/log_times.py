@@ -48,13 +48,14 @@ PER_ITERATION = (
 COUNTERS = ("iter", "iteration", "global step", "trainer global step", "train global step", "step", "steps")
 _UNIT = "|".join(sorted(UNITS, key=len, reverse=True))
 _WITH_UNIT = re.compile(rf"(\d{{1,15}}(?:\.\d{{1,15}})?)\s?({_UNIT})")
-_WITH_UNITS = re.compile(rf"(?:{_WITH_UNIT.pattern}[ ,]{{0,2}}){{1,4}}")
+_WITH_UNITS = re.compile(rf"(?:{_WITH_UNIT.pattern}(?: and |[ ,]{{0,2}})){{1,4}}")
 Rows = Sequence[Mapping[str, Any]]
 
 
 def times_of(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | None:
     """Return the seconds at rows `own`, since 1970 or since some start; None if the log has no times."""
     clocks = list(_of_kind(names, CLOCKS))
+    clocks += [(name, 1.0) for name in named(names, ("total",)) if any(unit_of_value(row.get(name)) for row in rows)]
     coarse = [(name, factor) for name, factor in clocks if factor * _unit_of_column(rows, name) >= COARSE]
     if (seconds := _of_clocks(rows, names, own, [clock for clock in clocks if clock not in coarse])) is not None:
         return seconds

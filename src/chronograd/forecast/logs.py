@@ -189,8 +189,8 @@ def _steps(
     within = _within_epochs(rows, names, own) if unit in (None, "epoch") else None
     if within is not None and (np.diff(within) > 0).all():
         return within, "epoch", []
-    candidates = [(steps, unit_of(name)) for name, steps in counters.items() if np.ptp(steps) > 0]
-    candidates += [] if within is None else [(within, "epoch")]
+    candidates: list[tuple[Array, str]] = [] if within is None else [(within, "epoch")]
+    candidates += [(steps, unit_of(name)) for name, steps in counters.items() if np.ptp(steps) > 0]
     best = min(candidates, key=lambda candidate: (np.diff(candidate[0]) <= 0).sum(), default=None)
     if best is not None and (np.diff(best[0]) <= 0).sum() <= MAX_RESTARTS * len(own):
         return *best, []
@@ -226,13 +226,19 @@ def _within_epochs(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own:
     epoch, inner = named(names, ("epoch", "epochs")), named(names, ITERATIONS)
     if not epoch or not inner:
         return None
-    epochs, counts = _counts(carried(rows, epoch[0], own)), _counts([rows[number].get(inner[0]) for number in own])
+    counted = [rows[number].get(inner[0]) for number in own]
+    numbers_of_all = [rows[number].get("of iterations") or 0 for number in own]
+    if sum(count in (None, "") for count in counted) * 2 < len(own):  # the mean of an epoch follows its iterations
+        for point, total in enumerate(carried(rows, "of iterations", own)):
+            if counted[point] in (None, ""):
+                counted[point] = numbers_of_all[point] = total
+    epochs, counts = _counts(carried(rows, epoch[0], own)), _counts(counted)
     if epochs is None or counts is None or (epochs != np.round(epochs)).any():
         return None
     is_next = np.diff(epochs) > 0
     if is_next.any() and (np.diff(counts)[is_next] > 0).all():
         return None
-    totals = _counts([rows[number].get("of iterations") or 0 for number in own])
+    totals = _counts(numbers_of_all)
     least = min(number for row in rows if (number := number_of(row.get(epoch[0]))) is not None)
     if totals is None or not totals.all():  # a count from 0 ends before the total
         gaps = np.diff(np.unique(counts))

@@ -108,7 +108,7 @@ class ScheduleJobs(Request):
         if self.count is not None:
             lines = drawn(lines, self.count, self.gap, self.seed)
         pool = self._pool(device, count or 1)
-        reader = _Reader(device, pool, is_real=self.run is not None)
+        reader = _JobMaker(device, pool, is_real=self.run is not None)
         with waiting("predicting the speed of each job") as say:
             jobs = reader.jobs(lines, say)
         policies = [policy(one) for one in self.policy]
@@ -182,7 +182,7 @@ class ScheduleJobs(Request):
         return replace(conditions, interval_s=self.interval or usual_s)
 
 
-class _Reader:
+class _JobMaker:
     """Makes jobs from lines. Lines that differ only in name and time share one prediction."""
 
     def __init__(self, device: Device, pool: Pool, is_real: bool) -> None:
@@ -204,7 +204,10 @@ class _Reader:
         for line in lines:
             if _kind(line) not in self.known:
                 say(line.name)
-                self.known[_kind(line)] = self._job(line)
+                try:
+                    self.known[_kind(line)] = self._job(line)
+                except InputError as error:
+                    raise InputError(f"job {line.name}: {error.message}", error.hint) from None
             own, _ = self.known[_kind(line)]
             found.append(replace(own, name=line.name, arrival_s=line.arrival_s, deadline_s=line.deadline_s))
         return found
