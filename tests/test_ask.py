@@ -60,7 +60,7 @@ def test_name_alone_uses_its_published_data_set() -> None:
     assert datasets.card(ask.job_of("lenet5").data).shape == (1, 28, 28)
 
 
-def test_network_of_tokens_reads_random_tokens_of_a_stated_length() -> None:
+def test_network_of_tokens_reads_tokens_of_the_stated_length() -> None:
     data = ask.job_of("gpt2-small", ["data.shape=[512]"]).data
     assert (data.name, data.shape, data.classes) == ("tokens", (512,), 50257)
     assert ask.job_of("small-cnn", ["data.shape=[3,16,16]"]).data.name == "synthetic"

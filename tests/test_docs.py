@@ -147,7 +147,7 @@ def test_readme_fits_two_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 80
 
 
-def test_readme_lists_what_is_not_run() -> None:
+def test_readme_lists_features_that_are_not_run() -> None:
     """It once said that tensor parallelism is not run, after a backend had come."""
     limits = (ROOT / "README.md").read_text().partition("## What it is not for")[2].partition("\nGuides")[0]
     listed = re.findall(r"(pipeline|context|expert|tensor|data)\b", limits)

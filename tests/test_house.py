@@ -80,7 +80,7 @@ def test_planted_fault_fails(fault: str, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("form", CIRCLES)
-def test_circle_in_a_room_is_seen(form: str, tmp_path: Path) -> None:
+def test_circle_in_a_room_is_reported(form: str, tmp_path: Path) -> None:
     step, memory = CIRCLES[form]
     files = {"chronograd/predict/step.py": step, "chronograd/predict/memory.py": memory}
     assert house.House(make(tmp_path, files)).circular() == ["chronograd.predict.memory", "chronograd.predict.step"]

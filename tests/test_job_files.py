@@ -77,7 +77,7 @@ def test_a_large_job_is_counted_as_its_model(line: str, same: str, capsys: pytes
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_large_job_of_fsdp_is_told_how_to_shard(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_fsdp_backend_shows_how_to_shard(capsys: pytest.CaptureFixture[str]) -> None:
     """The hint `write backend=ddp` led to a model that is not sharded."""
     assert main(["predict", "large", "backend=fsdp", "training.zero_stage=0"]) == 2
     assert "To fix: write backend=ddp training.zero_stage=3 (or --fsdp)" in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_neighbours_are_of_the_family_by_nearest_size(network: str, nearest: str
     assert all(network not in one.networks and one.data == "imagenet" for one in found)
 
 
-def test_size_words_are_a_factor_of_2_apart() -> None:
+def test_size_words_differ_by_a_factor_of_2() -> None:
     """A word is comparable with a number: base is 4 times tiny, as a depth of 71 is about 4 times one of 17."""
     tiny, base = (known._size(f"timm:convnext_{word}") for word in ("tiny", "base"))
     assert base - tiny == pytest.approx(math.log(4))

@@ -27,7 +27,7 @@ OTHER_WORDS = {
     ("chronograd/clouds/submission.py", "-m"),
     ("chronograd_lab/studies/cluster_profile/system_calls.py", "-c"),  # an option of strace
 }
-# Modules that a worker imports at its start or later, and one of its own name.
+# Modules that a worker imports at its start or later, and one of the same name as the worker's package.
 STRANGERS = ("random", "secrets", "json", "socket", "torch", "numpy", "torchvision", "chronograd", "sitecustomize")
 HARM = "import pathlib\npathlib.Path({harmed!r}).touch()\nraise ImportError('a stranger')\n"
 LINE = {
@@ -171,9 +171,7 @@ def test_installed_code_does_not_make_the_folder_importable(strange: Path) -> No
     assert sys.path == before
 
 
-def test_code_of_the_folder_is_imported_first_and_its_folder_last_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_code_is_imported_first_and_its_folder_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "first_net.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

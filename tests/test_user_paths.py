@@ -168,7 +168,7 @@ def open_images(folder: Path) -> str:
         "validate pipe.csv --device v100 --precision fp32",
     ],
 )
-def test_pipe_and_device_are_named(
+def test_error_names_pipe_and_device(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder_of_texts(tmp_path)

@@ -220,7 +220,7 @@ def texts(paths: Iterable[Path]) -> Iterator[Text]:
             yield from of_python(path)
         elif path.suffix == ".md":
             source = (
-                re.sub(r"^claim:.*$", "", path.read_text(), flags=re.MULTILINE)
+                re.sub(r"^claim(?: \w+)?:.*$", "", path.read_text(), flags=re.MULTILINE)
                 if path.name == "page.md"
                 else path.read_text()
             )

@@ -354,7 +354,7 @@ def _up_to(stream: IO[bytes] | io.BufferedIOBase, most_bytes: int) -> bytes:
 def _inflated(
     stream: io.BufferedIOBase | IO[bytes], packed: int, path: str | os.PathLike[str], what: str, most_bytes: int
 ) -> bytes:
-    """Return the content of a compressed stream of `packed` bytes, at most MAX_RATIO times as many."""
+    """Return the content of a compressed stream of `packed` bytes, at most MAX_RATIO times `packed`."""
     most_for_ratio = max(MAX_RATIO * packed, MIN_UNPACKED_BYTES)
     if most_for_ratio >= most_bytes:
         return _limited(stream, path, what, most_bytes)

@@ -167,7 +167,7 @@ def test_refusals(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_network_of_too_many_modules_is_refused_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_of_too_many_modules_is_refused_while_built(monkeypatch: pytest.MonkeyPatch) -> None:
     from chronograd.count import meta_network
 
     monkeypatch.setattr(meta_network, "MAX_MODULES", 20)

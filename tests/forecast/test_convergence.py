@@ -373,7 +373,7 @@ class TestUnknownSchedule:
         assert reached.high is None
 
     def test_runs_at_a_constant_rate_so_far(self) -> None:
-        """Of public runs whose rate falls later, most final values lie in the interval; at most one would at a constant rate."""
+        """Most final values of public runs whose rate falls later lie in the interval; at most one would at a constant rate."""
         known, inside, constant = published(), [], []
         runs = [
             run

@@ -108,7 +108,7 @@ class TestMemory:
             ("a40", 46068), ("h200", 143771), ("b200", 183359), ("mi300x", 196592), ("k80-gk210", 11441),
         ],
     )  # fmt: skip
-    def test_usable_memory_is_what_the_driver_reports(self, name: str, mib: int) -> None:
+    def test_usable_memory_is_that_of_the_driver(self, name: str, mib: int) -> None:
         assert device(name).usable_bytes == mib * 2**20
 
     @pytest.mark.parametrize("name", NAMES)
@@ -135,7 +135,7 @@ class TestNetwork:
         return network.bandwidth_bytes_per_s / (node.devices_per_node if network.per == "node" else 1)
 
     @pytest.mark.parametrize(("newer", "older"), SUCCESSORS)
-    def test_network_of_a_gpu_is_within_a_factor_of_four_of_its_predecessor(self, newer: str, older: str) -> None:
+    def test_network_of_a_gpu_is_near_that_of_its_predecessor(self, newer: str, older: str) -> None:
         """A node of eight B200 once had one network card, an eighth of an H100's network."""
         assert 1 / 4 <= self.of_a_gpu(newer) / self.of_a_gpu(older) <= 4
 

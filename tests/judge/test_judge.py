@@ -194,7 +194,7 @@ def test_assumed_batch_fits_and_is_a_power_of_two() -> None:
         judged("78 ms", "v100", "fp32")
 
 
-def test_chosen_batch_is_that_of_predict_and_in_the_first_sentence() -> None:
+def test_first_sentence_has_the_batch_of_predict() -> None:
     """256 samples need 21 GiB in fp32. An A100 has 40, so nothing is chosen there."""
     words = "Assumed: batch 128, the largest power of two that fits. "
     slow = chronograd.judge(RESNET, "150 images/s", on="v100")

@@ -11,7 +11,8 @@ import chronograd
 from chronograd import job as jobs
 from chronograd.large.asking import AskedLarge, ask_large
 from chronograd.large.defaults import SHORTEST, SURE, first_that_fits
-from chronograd.large.prediction import LargePrediction
+from chronograd.large.prediction import LEAST_FIT, LargePrediction, record_of
+from chronograd.record import DOES_NOT_FIT
 
 
 def chosen(name: str, place: str | None, *words: str, micro_batch: int | None = None, **short: Any) -> AskedLarge:
@@ -62,7 +63,7 @@ def test_stated_values_do_not_change(short: dict[str, Any], words: tuple[str, ..
 
 
 def test_order_is_sharding_then_length_then_recomputation() -> None:
-    """Neither a longer sequence nor less recomputation fits."""
+    """A longer sequence does not fit, and less recomputation does not, either."""
     asked = chosen("llama-3.1-8b", "8xh100")
     assert asked.setting.sequence == 32_768
     for short in ({"sequence": 65_536, "recompute": "full"}, {"sequence": 32_768, "recompute": "none"}):
@@ -85,7 +86,7 @@ def test_pipeline_shards_optimizer_states() -> None:
     assert asked.setting.training.zero_stage == 1
 
 
-def test_more_devices_or_adapters_are_named_if_no_setting_fits() -> None:
+def test_answer_proposes_devices_or_adapters_if_no_setting_fits() -> None:
     asked = chosen("mistral-7b", "2xa100-40")
     assert (asked.setting.sequence, asked.setting.options.recompute, asked.setting.training.zero_stage) == (
         SHORTEST,
@@ -166,3 +167,12 @@ def test_selective_recomputation_is_defined() -> None:
     for answer in (chronograd.predict("llama-3-8b", **options), chronograd.judge("llama-3-8b", "9 s/step", **options)):
         assert "selective recomputation as in Megatron" in " ".join(answer.sections[0].lines)
         assert "torchtitan" in " ".join(answer.sections[0].lines)
+
+
+@pytest.mark.parametrize(("fit", "is_refused"), [(LEAST_FIT, False), (LEAST_FIT - 0.01, True)])
+def test_even_odds_do_not_count_as_too_small(fit: float, is_refused: bool) -> None:
+    """Memory that equals the need exactly fits with a probability of a half."""
+    asked = chosen("gpt2", "t4")
+    prediction = LargePrediction(asked.setting)
+    vars(prediction)["fit"] = fit
+    assert any(note.startswith(DOES_NOT_FIT) for note in record_of(prediction, asked).notes) == is_refused

@@ -36,7 +36,7 @@ def test_a_second_node_of_b200_costs_little() -> None:
     assert both > 1.8 * alone
 
 
-def test_a_note_names_the_assumed_network_where_it_takes_most_of_a_step() -> None:
+def test_note_names_the_assumed_network_if_it_takes_most_time() -> None:
     slow = two_nodes("l40s").step
     waits = sum(one.exposed_s for one in slow.collectives if one.tier == "ethernet-100g")
     assert waits > max(slow.parts["forward"], slow.parts["backward"])

@@ -140,7 +140,7 @@ def test_instance_price_names_its_gpus() -> None:
     assert "GPUs run" not in whole.sections[0].takeaway
 
 
-def test_first_sentence_has_time_cost_and_the_reason_of_idle_devices() -> None:
+def test_first_sentence_has_time_and_cost_and_explains_idle_gpus() -> None:
     answer = api.plan("resnet50", data="imagenet", to=0.75, budget=50)
     chosen, takeaway = answer.as_data()["chosen"], answer.sections[0].takeaway
     assert f": {60 * chosen['hours']:.0f} min and ${chosen['dollars']:.2f}, the fastest option" in takeaway

@@ -10,7 +10,7 @@ from chronograd.predict.prediction import predict
 NAMED = "exchange between nodes is the largest part of a step"
 
 
-def test_the_assumed_network_is_named() -> None:
+def test_note_names_the_assumed_network() -> None:
     """AlexNet's 61 M parameters over 25 Gbit/s take longer than its forward and backward passes."""
     record = predict(TRACE, job(count=16))
     assert record.value("communication_exposed_s") > record.value("backward_s")

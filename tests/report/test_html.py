@@ -196,7 +196,7 @@ def test_prose_wraps_but_values_do_not():
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
-def test_folder_that_takes_no_files_is_named():
+def test_error_names_a_folder_that_takes_no_files():
     with pytest.raises(InputError, match=r"cannot write /proc/x\.html: its folder takes no new files"):
         write_page(Answer("Nothing"), Path("/proc/x.html"))
 

@@ -171,7 +171,7 @@ def _with_fewer_ranks(first: Evidence, one: Explained) -> Explained:
 def _ranked(findings: Sequence[Diagnosis], run: Evidence) -> list[Diagnosis]:
     """Return the findings with found causes first; within each verdict the largest displayed cost comes first.
 
-    A busy host comes before its symptoms, which then need no remedy of their own: rank, disk and link are in order.
+    A busy host comes before its symptoms, which then get no remedies: rank, disk and link are in order.
     """
     stalls = run.stalls_in_training.found
     is_known = bool(stalls) and max(stalls, key=lambda one: one.seconds).reason in ("stopped", "link")

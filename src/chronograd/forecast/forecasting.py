@@ -138,7 +138,7 @@ class Course:
         return float(self.model.curve(places)[0]), float(low[0]), float(high[0])
 
     def _by_paths(self, step: float) -> tuple[float, float, float]:
-        """Return the middle of the possible runs, and their 80 % bounds. Without known runs it is that of `own`."""
+        """Return the middle of the possible runs, and their 80 % bounds. Without known runs, the middle is from `own`."""
         steps = np.array([step])
         paths, weights = self._paths(steps)
         low, middle, high = weighted_quantiles(paths[:, 0], weights, SHARES)
@@ -153,7 +153,7 @@ class Course:
         """Return log(value) of possible runs, of shape (num_paths, num_steps), and their weights.
 
         The rate stays; or it falls, and the run gains a small share of its fall so far; or it falls, and the run gains as known
-        runs did. If the schedule is stated, the rate does not stay. If the run shows what it trains, it is of one kind.
+        runs did. If the schedule is stated, the rate does not stay. A run that shows what it trains has one kind.
         """
         if self.language is not None:
             paths = self.language.paths(steps)

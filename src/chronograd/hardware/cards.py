@@ -7,7 +7,7 @@ from chronograd.words import listed
 
 
 def assumed_card(name: str) -> str:
-    """Return the card that a name of several cards means, and the others; empty for a name of its own.
+    """Return the card that a name of several cards means, and the others; empty for the name of one card.
 
     >>> assumed_card("a100")
     'a100 is the NVIDIA A100 SXM4 40 GB (a100-40), not a100-80, a100-80-pcie or a100-pcie (--on)'

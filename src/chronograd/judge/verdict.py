@@ -231,9 +231,8 @@ def _judge(
     if verdict != "impossible" and not alike and misfit_of(predicted.record):  # published figures show that it can run
         verdict = "does not fit"
     if alike or carried:
-        own = predicted.samples_per_s
-        learnt = {name: (getattr(expected, name) or 0.0) / own for name in ("value", "low", "high")}
-        near = replace(near, learnt=Quantity(unit="1", **learnt))
+        bounds = {name: (getattr(expected, name) or 0.0) / predicted.samples_per_s for name in ("value", "low", "high")}
+        near = replace(near, learnt=Quantity(unit="1", **bounds))
     wants_why = with_advice and verdict != "as expected"
     explanations = near.explanations(rate, with_batches=not has_batch) if wants_why else ()
     wants_gains = with_advice and verdict in ("as expected", "slow")
