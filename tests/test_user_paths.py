@@ -79,7 +79,7 @@ WITHOUT_DOOR = {
     ("data/downloads.py", "tarfile.open("): "an archive whose digest is fixed",
     ("data/folders.py", "Image.open(stream"): "a stream of open_plain",
     ("data/labels.py", "np.load(stream"): "a stream of open_plain",
-    ("data/layouts.py", "loadmat(stream"): "a stream of open_plain",
+    ("data/layouts.py", "loadmat(kit"): "bytes of files.read_bytes",
     ("deploy/pictures.py", "Image.open(io.BytesIO("): "bytes of a request",
     ("detect/pictures.py", "opener.open(stream"): "a stream of open_plain",
     ("figure.py", "Image.open(stream"): "a stream of open_plain",

@@ -68,6 +68,18 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
     return open(handle, "rb")
 
 
+def inside(folder: Path, name: str) -> Path:
+    """Return the path of a file whose name stands in another file. Raises FileFormatError for a name that leaves the folder.
+
+    >>> inside(Path("pictures"), "train/1.jpg").as_posix()
+    'pictures/train/1.jpg'
+    """
+    parts = name.replace("\\", "/").split("/")
+    if ".." in parts or parts[0] == "" or parts[0].endswith(":") or "\0" in name:
+        raise FileFormatError(f"the name {name!r:.200} leaves the folder {folder}", "name files within that folder")
+    return folder / name
+
+
 def open_text(path: str | os.PathLike[str], errors: str = "strict") -> TextIOWrapper:
     """Open a file of UTF-8 as `open_plain`, for tables that are too long to be read at once; line ends stay, as csv wants it."""
     return TextIOWrapper(open_plain(path), "utf-8", errors, newline="")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from chronograd import files
+from chronograd import door, files
 from chronograd import job as jobs
 from chronograd.clouds.entry import JOB, RECORD, STEP
 from chronograd.errors import FileFormatError
@@ -23,7 +23,7 @@ from chronograd.record import Record, first_problem
 from chronograd.rundir import RunDir
 
 MAX_BYTES = 500_000_000
-_LINE = re.compile(rf"({JOB}|{STEP} (\d{{1,6}})|{RECORD}) (\{{.*\}})")
+_HEAD = re.compile(rf"({JOB}|{STEP} (\d{{1,6}})|{RECORD}) (?=\{{)")
 
 
 def collect(log: Path, out: Path) -> RunDir:
@@ -41,25 +41,35 @@ def collect(log: Path, out: Path) -> RunDir:
     steps: dict[int, dict[str, None]] = {}
     parts: dict[int, str] = {}
     wanted = 0  # parts of the record
-    for match in filter(None, map(_LINE.search, messages(text))):
-        if match[2] is not None:
-            steps.setdefault(int(match[2]), {})[match[3]] = None
-        elif match[1] == JOB:
-            started = started or _data(match[3], log)
+    for head, data in _objects(messages(text, log)):
+        if head[2] is not None:
+            steps.setdefault(int(head[2]), {})[data] = None
+        elif head[1] == JOB:
+            started = started or _data(data, log)
         else:
-            part = _data(match[3], log)
+            part = _data(data, log)
             if isinstance(part.get("part"), int) and isinstance(part.get("of"), int):
                 parts[part["part"]], wanted = str(part.get("text")), part["of"]
     if not isinstance(started.get("job"), dict):
         raise FileFormatError(f"{log} has no line of {JOB}", "it is the log of a job that `chronograd launch` rendered")
     is_whole = 0 < wanted <= len(parts) and all(i in parts for i in range(wanted))
     record = _record("".join(parts[i] for i in range(wanted)), log) if is_whole else None
-    run = RunDir.create(jobs.from_dict(started["job"], str(log)), started.get("environment", {}), out)
+    job = jobs.from_dict(started["job"], str(log))
+    if (rank := max(steps, default=0)) >= (most := job.cluster.count + job.communication.servers):
+        raise FileFormatError(f"{log} has steps of rank {rank}, and its job has at most {most:,} processes")
+    run = RunDir.create(job, started.get("environment", {}), out)
     for rank, lines in steps.items():
         files.write_aside(run.steps_path(rank), "".join(f"{line}\n" for line in lines))
     if record is not None:
         run.save_record(record)
     return run
+
+
+def _objects(lines: Iterable[str]) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield the heads of our lines, and the JSON object that follows each."""
+    for line in lines:
+        if (head := _HEAD.search(line)) is not None and "}" in line[head.end() :]:
+            yield head, line[head.end() : line.rindex("}") + 1]
 
 
 def _record(text: str, log: Path) -> Record:
@@ -78,8 +88,13 @@ def _data(text: str, log: Path) -> dict[str, Any]:
     return dict(data)
 
 
-def messages(text: str) -> Iterator[str]:
-    """Yield the output of the nodes from text or JSON, line by line, oldest first."""
+def messages(text: str, log: Path) -> Iterator[str]:
+    """Yield the output of the nodes from text or JSON, line by line, oldest first.
+
+    Raises: FileFormatError for JSON of too many values.
+    """
+    if text.lstrip().startswith(("{", "[")):
+        door.check_amount(text, log, "the log of a job", most_lines=None)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

@@ -11,6 +11,7 @@ torchvision's ImageFolder.
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -43,6 +44,7 @@ SIDE = 224
 DECATHLON_SIDE = 72
 # Maximum number of paths and names in a message.
 MAX_SHOWN = 3
+MAX_KIT_BYTES = 500_000  # of meta.mat, whose arrays are compressed up to 1,000 times
 
 
 @dataclass(frozen=True)
@@ -343,8 +345,8 @@ def _devkit_truth(folder: Path) -> dict[str, str]:
     from scipy.io import loadmat
 
     try:
-        with files.open_plain(folder / "meta.mat") as stream:
-            synsets = loadmat(stream, squeeze_me=True)["synsets"]
+        kit = io.BytesIO(files.read_bytes(folder / "meta.mat", MAX_KIT_BYTES))
+        synsets = loadmat(kit, squeeze_me=True)["synsets"]
         wordnet = {int(i): str(w) for i, w in zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)}
         lines = files.read_text(folder / DEVKIT_TRUTH).split()
         return {f"ILSVRC2012_val_{i:08d}": wordnet[int(line)] for i, line in enumerate(lines, 1)}

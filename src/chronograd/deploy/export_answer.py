@@ -170,7 +170,7 @@ def _without_folders(name: str) -> str:
     >>> _without_folders("/home/me/nets.py:Small"), _without_folders("voc:~/VOC2007"), _without_folders("torchvision:resnet18")
     ('nets.py:Small', 'voc:VOC2007', 'torchvision:resnet18')
     """
-    return re.sub(r"[^:]*/", "", name)
+    return re.sub(r"(?<![^:])[^:]*/", "", name)
 
 
 def _quantised(

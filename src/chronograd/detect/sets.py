@@ -98,7 +98,7 @@ def voc(root: Path, split: str, classes: Sequence[str] | None = None) -> Detecti
     class_names = tuple(classes) if classes is not None else _voc_classes(root)
     collected = _Collected(class_names)
     for name in names:
-        annotation = root / "Annotations" / f"{name}.xml"
+        annotation = files.inside(root / "Annotations", f"{name}.xml")
         tree = _xml(annotation)
         path = _picture(root / "JPEGImages", name)
         size = _voc_size(tree, annotation) or pictures.size_of(path)
@@ -196,7 +196,7 @@ def coco(annotations: Path, pictures_folder: Path, classes: Sequence[str] | None
         collected = _Collected(class_names)
         for one in data["images"]:
             image = int(one["id"])
-            collected.add(pictures_folder / str(one["file_name"]), sizes[image], rows[image])
+            collected.add(files.inside(pictures_folder, str(one["file_name"])), sizes[image], rows[image])
     except OSError as error:
         raise InputError(f"cannot read {annotations}: {error.strerror}", "name a file of annotations") from None
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -258,7 +258,7 @@ def open_images(root: Path, split: str, classes: Sequence[str]) -> DetectionSet:
             ) from None
     collected = _Collected(tuple(classes))
     for image, own in rows.items():
-        collected.add(root / split / f"{image}.jpg", None, own)
+        collected.add(files.inside(root / split, f"{image}.jpg"), None, own)
     return collected.set(str(path))
 
 

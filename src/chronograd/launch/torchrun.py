@@ -44,7 +44,10 @@ def killed(printed: str) -> str:
     first.
     """
     report = printed[printed.rfind("Failures:") :]
-    found = [(int(code), rank) for rank, code in re.findall(r"rank\s+: (\d+) .*\n\s*exitcode\s+: (-\d+) ", report)]
+    found = [
+        (int(code), rank)
+        for rank, code in re.findall(r"rank\s{1,20}: (\d+) .{0,200}\n\s{0,20}exitcode\s{1,20}: (-\d+) ", report)
+    ]
     first = [one for one in found if one[0] != -signal.SIGTERM] or found[-1:]
     text = "; ".join(f"rank {rank} {how_it_ended(code)}" for code, rank in reversed(first))
     return text + ("; torchrun then ended the other ranks" if len(first) < len(found) else "")

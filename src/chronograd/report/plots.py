@@ -10,11 +10,12 @@ import base64
 import hashlib
 import io
 import math
+import os
 import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -43,19 +44,37 @@ from chronograd.files import as_asked
 from chronograd.report import lanes
 from chronograd.report.svg import standalone
 
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Leave the working directory: matplotlib reads its settings (`matplotlibrc`) there, and a stranger's would run programs."""
+    before = None
+    with suppress(OSError):
+        before = os.getcwd()
+    os.chdir(Path(__file__).parent)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.chdir(before)
+
+
 try:
-    import matplotlib
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure as Drawing
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
-    from matplotlib.transforms import ScaledTranslation
-    from PIL import Image  # comes with matplotlib
+    with elsewhere():
+        import matplotlib
+        from matplotlib.axes import Axes
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure as Drawing
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+        from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+        from matplotlib.transforms import ScaledTranslation
+        from PIL import Image  # comes with matplotlib
 except ImportError:
     raise MissingExtraError("matplotlib", "report", "drawing plots") from None
 
+# Settings of the user, or of the folder of a notebook, would give other drawings.
+_DEFAULTS = {name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")}
 COLORS = {name: light for name, (light, _) in PALETTE.items()}
 # Widths in points: 1 pt of the drawing is about 1.4 px on the page, so text of 8.5 pt looks like 12 px.
 WIDE, HALF = 620.0, 280.0  # a wide one has a variant of half the width, for small screens
@@ -166,7 +185,8 @@ _METADATA = ("Date", "Creator", "Format", "Type")
 def _tidy(text: str, css_class: str) -> str:
     """Return the bare `<svg>` element: no prolog, no metadata, no unused ids, colours as variables."""
     text = text[text.index("<svg") :]
-    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    before, _, after = text.partition("<metadata>")
+    text = before.rstrip() + after.partition("</metadata>")[2]
     text = re.sub(r'(<g|<svg|<use|<path|<text) id="[A-Za-z0-9]+_[0-9]+"', r"\1", text)
     text = re.sub(r'(<image [^>]*?matrix\(([\d.]+)[^>]*?) style="image-rendering[^"]*"', _smoothed, text)
     for old, content in re.findall(
@@ -191,7 +211,8 @@ def _smoothed(image: re.Match[str]) -> str:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcParams.update(_DEFAULTS | _RC)
         # Text stays text, so the reader's own fonts draw a glyph that this font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield

@@ -363,7 +363,7 @@ def _first_to_end(run: RunDir) -> int:
     """Return the first rank that srun says ended with an error, rather than because others did; 0 if it names none."""
     path = run.output_path("slurm")
     said = files.read_text(path, "replace") if path.exists() else ""
-    found = re.findall(r"^srun: error: .*: tasks? (\d+).*: Exited with exit code", said, re.MULTILINE)
+    found = re.findall(r"^srun: error: .{1,200}: tasks? (\d+).{0,200}: Exited with exit code", said, re.MULTILINE)
     return int(found[-1]) if found else 0
 
 
