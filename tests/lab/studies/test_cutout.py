@@ -42,7 +42,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert all(0 <= row["accuracy"] <= 1 and row["images"] == 2 * 8 * 50 for row in results.rows["runs"])
     assert len(said) == 5
     results.save(tmp_path / "results.json")
-    assert Results.load(tmp_path / "results.json") == Results.load(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json") == results
     page = STUDY.page(Results.load(tmp_path / "results.json"))
     assert [s.title for s in page.sections] == ["Before and after", "small-cnn", "Why", "Compared with the paper"]
     assert page.sections[1].takeaway == "5 rows of size smoke."
