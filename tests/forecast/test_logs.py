@@ -13,6 +13,7 @@ import pytest
 from chronograd.errors import InputError
 from chronograd.forecast.learning_curves import matching, read_curve
 from chronograd.forecast.learning_rates import schedule_of_rates
+from chronograd.forecast.log_tables import table_of
 from chronograd.forecast.logs import read_log
 from chronograd.forecast.pace import pace_of
 from chronograd.forecast.schedule import Schedule
@@ -218,10 +219,33 @@ def test_schedule_from_learning_rates(rates: np.ndarray, schedule: Schedule, tex
     assert text in told.text
 
 
+def test_drops_within_epochs_have_three_decimals() -> None:
+    """A drop after 1,250 of 1,251 batches is at epoch 0.9992006."""
+    places = np.array([e + batch / 1251 for e in range(12) for batch in (0, 600, 1250)])
+    rates = np.where(places < 6, 0.1, 0.01)
+    assert schedule_of_rates(places, rates, "epoch").text.startswith("drops after epoch 5.999;")
+
+
 @pytest.mark.parametrize(("stays", "text"), [(3, "drops after epoch 3, 6, 9"), (2, "falling in an unknown shape")])
 def test_drops_need_constant_rates_between(stays: int, text: str) -> None:
     epochs = np.arange(1.0, 31.0)
     assert schedule_of_rates(epochs, 0.5 ** ((epochs - 1) // stays), "epoch").text.startswith(text)
+
+
+def test_only_cells_with_content_are_too_many() -> None:
+    """Some writers end a row with a separator."""
+    table = table_of("epoch,loss\n1,0.5\n2,0.4,\n3,0.3\n4,0.2,7\n")
+    assert table is not None
+    assert [row["epoch"] for row in table.rows] == ["1", "2", "3"]
+    assert table.notes == ["line 5 has more cells than the header and left out"]
+
+
+def test_end_is_not_before_the_last_step() -> None:
+    """Whole epochs are planned, but this rate has been used for 0.4 of the next one."""
+    steps = np.arange(1.0, 25) / 10
+    told = schedule_of_rates(steps, 0.1 * (2.41 - steps), "epoch")
+    assert told.text == "linear until epoch 2"
+    assert told.schedule == Schedule("annealed", (), 2.4)
 
 
 def test_one_cycle_end() -> None:

@@ -44,6 +44,11 @@ REPEATED = {
     "signs": "+-",
     "quotes": '"',
     "separators": ",;",
+    "parts": "loss[loss=0.5] tot_loss[loss=0.6] ",
+    "splits": "[train] a=1 [valid] a=2 ",
+    "means": "Test: [1/2] acc 0.5 (0.6) ",
+    "ordinals": "1epoch ",
+    "names before brackets": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa[",
 }
 
 

@@ -76,13 +76,13 @@ def _is_in_steps(after: Array, falls: NDArray[np.intp]) -> bool:
 def _multi_step(steps: Array, falls: NDArray[np.intp], unit: str) -> RateSchedule:
     """Return the observed drops; if two or more have equal distances, as with StepLR, also the next one."""
     drops = [float(steps[at]) for at in falls]
-    seen = ", ".join(f"{drop:,.10g}" for drop in drops)
+    seen = ", ".join(f"{round(drop, 3):,.10g}" for drop in drops)
     apart = np.diff([0.0, *drops])
     if len(drops) > 1 and np.ptp(apart) <= SAME * apart.max():
         drops.append(drops[-1] + float(apart[-1]))
         return RateSchedule(
             Schedule("multi_step", tuple(drops)),
-            f"drops after {unit} {seen}, next one expected after {drops[-1]:,.10g}",
+            f"drops after {unit} {seen}, next one expected after {round(drops[-1], 3):,.10g}",
         )
     return RateSchedule(
         Schedule("multi_step", tuple(drops)), f"drops after {unit} {seen}; give --drops if more will come"

@@ -100,7 +100,7 @@ def metric_of(name: str) -> Metric | None:
     """
     text = words(name)
     parts = set(text.split())
-    if parts & _LOSSES or text.endswith("loss"):
+    if parts & _LOSSES or text.endswith("loss") or "cross entropy" in text:
         return "loss"
     if parts & _ACCURACIES or text.endswith(("accuracy", *_FIRST_OF)):
         return "accuracy"
@@ -119,8 +119,10 @@ def is_score(name: str) -> bool:
 
 
 def are_of_images(names: Iterable[str]) -> bool | None:
-    """Return whether the columns of a log are those of an image classifier: True with top-1 or top-5 accuracies, False with
-    numbers of language models or the prefix of Hugging Face's Trainer, which mostly fine-tunes; None if they do not show it.
+    """Return whether the columns of a log are those of an image classifier; None if they do not show it.
+
+    True with top-1 or top-5 accuracies. False with numbers of language models or the prefix of Hugging Face's Trainer, which
+    mostly fine-tunes.
 
     >>> are_of_images(["eval_loss", "eval_top1"]), are_of_images(["eval_accuracy"]), are_of_images(["val_loss", "val_acc"])
     (True, False, None)
