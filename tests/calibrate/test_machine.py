@@ -22,13 +22,16 @@ from chronograd.predict.relatives import calibration_for
 
 def test_blocks_cover_all_matrix_work_without_gaps() -> None:
     classes: set[str] = set()
+    macs = 0.0
     for block in blocks():
         counted = trace(block.make(), [block.input_shape], loss="sum", inputs_require_grad=True)
         assert counted.uncounted() == {}
         classes |= {CLASSES[i] for i in Work.of(counted, 2).class_index}
+        macs += counted.macs(block.batch)
     families = {*FAMILIES} - {"attention_unfused", "view", "update", "unknown"}
     assert {name.partition(".")[0] for name in classes if name.endswith("forward")} >= families
     assert {name.partition(".")[0] for name in classes if name.endswith("backward")} >= families
+    assert macs == 25_644_523_976  # the published errors of calibrations are those of these blocks and batches
 
 
 @pytest.mark.parametrize("name", ["conv3x3-64-128-28", "conv3d-3-16", "conv3-of-words", "lstm-16-16-1"])

@@ -46,6 +46,15 @@ def detections(rows: list[tuple[list[float], float]], label: int = 1) -> Detecti
     )
 
 
+@pytest.mark.parametrize(("share", "precision"), [(0.5, 0.0), (0.5625, 1.0)])
+def test_half_an_overlap_is_no_hit(share: float, precision: float) -> None:
+    """VOC counts a detection as right if the overlap exceeds 0.5. These shares of the unit square are exact."""
+    truth = Objects(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.tensor([1]), torch.tensor([False]))
+    for metric in METRICS:
+        part = detections([([0.0, 0.0, 1.0, share], 0.9)])
+        assert average_precisions([part], [truth], 1, metric) == pytest.approx([precision])
+
+
 def test_mean_of_the_published_classes() -> None:
     assert mean_average_precision(PUBLISHED) == pytest.approx(0.6755, abs=5e-5)
 

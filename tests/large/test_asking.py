@@ -15,7 +15,7 @@ from chronograd.configs.find import packaged
 from chronograd.errors import ChronogradError, InputError
 from chronograd.large.asking import AskedLarge, ask_large, with_changes
 from chronograd.large.prediction import LargePrediction
-from chronograd.large.remedies import remedied, until_it_fits
+from chronograd.large.remedies import ENOUGH, remedied, until_it_fits
 
 
 def of(*words: str, place: str | None = "8xh100", micro_batch: int | None = None, **short: Any) -> AskedLarge:
@@ -325,3 +325,13 @@ def test_remedy_is_the_fastest_change_that_is_enough() -> None:
     assert other is not None
     assert other.saved_bytes > one.saved_bytes
     assert other.prediction.tokens_per_s < 0.7 * one.prediction.tokens_per_s
+
+
+def test_remedies_change_each_field_once_until_the_setting_fits() -> None:
+    """16 bytes for each of 70 G parameters over 8 GPUs leave no room, so one change is not enough."""
+    steps = until_it_fits(LargePrediction(ask_large("llama-3-70b", [], {"sequence": 8192}, "8xh100", None).setting))
+    fields = {change.partition("=")[0] for change in steps[-1].changes}
+    assert len(steps) == len(steps[-1].changes) == len(fields) > 1
+    saved = [step.saved_bytes for step in steps]
+    assert saved == sorted(set(saved))
+    assert [step.prediction.fit >= ENOUGH for step in steps] == [False] * (len(steps) - 1) + [True]

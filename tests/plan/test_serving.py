@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import norm
 
+import chronograd
 from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.count.network import trace_network
@@ -52,6 +53,15 @@ def test_cheapest_within_latency_matches_exhaustive_search() -> None:
     assert (best["device"], best["batch_per_device"]) == (device_name, batch)
     assert best["usd_per_million_samples"] == pytest.approx(usd)
     assert data["kept"] == len(expected)
+
+
+def test_usual_counts_are_powers_of_two_up_to_a_node() -> None:
+    inputs = Path(__file__).parents[1] / "golden" / "inputs"
+    job, trace = (str(inputs / name) for name in ("job.yaml", "asked.json.gz"))
+    plan = chronograd.plan_inference(
+        job, "cluster.price_usd_per_hour=2", trace=trace, on=["v100"], batches=[1], latency=1.0
+    )
+    assert sorted(setting["count"] for setting in plan.data["settings"]) == [1, 2, 4, 8]
 
 
 def test_longer_latency_is_never_dearer() -> None:

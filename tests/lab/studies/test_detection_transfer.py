@@ -135,6 +135,8 @@ def test_equal_objects_are_counted_by_class_and_corners() -> None:
     }
     swapped = Detections(moved, other.scores_D, torch.tensor([2, 1, 2]))
     assert _compared([(one, swapped)], 1e-3)["same"] == 0
+    itself = _compared([(one, one)], 1e-3)
+    assert (itself["same"], itself["corners"], itself["scores"]) == (3, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("table", "column"), [("objects", "same"), ("file", "map"), ("outputs", "holds")])

@@ -52,6 +52,12 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert render_html(page).startswith("<!doctype html>")
 
 
+def test_target_of_the_smoke_size_is_twice_chance() -> None:
+    """Two epochs of a few hundred digits reach it, with parameter servers, too."""
+    settings = STUDY.sizes["smoke"]
+    assert (settings["data"], settings["target_accuracy"]) == ("digits", pytest.approx(2 / 10))
+
+
 def made_up(stale: float) -> Results:
     """Return runs with the speed of TRUTH that reach the target after 4 epochs of 20 steps, delayed by staleness."""
     settings = {**STUDY.sizes["smoke"], "pairs": PAIRS, "ranks": [2]}
@@ -99,6 +105,15 @@ def test_staleness_is_separate_from_speed() -> None:
     assert table is not None
     *_, own = next(row for row in table.rows if row[0] == "asynchronous, 4 workers, 2 servers")
     assert float(own) == pytest.approx(16 * 20 / TRUTH.steps_per_s(4, 2), abs=0.05)
+
+
+def test_only_runs_with_others_that_reached_the_target_have_predictions() -> None:
+    rows = made_up(stale=1.0).rows
+    late = next(run for run in rows["runs"] if run["method"] == ALL_REDUCE)
+    late.update(time_s=None, epochs=None)
+    for name, *_, predicted, own in study._runs_table(rows).rows:
+        is_predicted = not name.startswith("single") and name != late["run"]
+        assert [predicted != "–", own != "–"] == [is_predicted] * 2, name
 
 
 def test_runs_inside_the_band_contradict_the_page() -> None:

@@ -28,6 +28,8 @@ def test_verdicts() -> None:
 
     assert (verdict(0.99, True), verdict(0.01, False), verdict(0.5, True)) == ("right", "right", "unsure")
     assert (verdict(0.99, False), verdict(0.01, True)) == ("wrong", "wrong")
+    for fit, expected in ((0.95, "right"), (0.94, "unsure")):
+        assert verdict(fit, True) == verdict(round(1 - fit, 2), False) == expected
 
 
 def test_page_without_published_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
