@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import chronograd
 from chronograd.errors import InputError, RunError
 from chronograd.files import write_json
 from chronograd.job import changed, from_dict
@@ -62,6 +63,17 @@ def test_each_job_ends_once_under_every_policy(tmp_path, name):
     assert (found.ended_s > 0).all()
     for at in [stay.start_s for stay in found.stays]:
         assert sum(stay.size.workers for stay in found.stays if stay.start_s <= at < stay.end_s) <= 2
+
+
+@pytest.mark.parametrize("policies", [["fifo"], ["fair", "fifo"]])
+def test_the_first_policy_really_runs(tmp_path, monkeypatch, policies):
+    monkeypatch.setattr(scheduling, "here", lambda: INSTANT)
+    workload = tmp_path / "jobs.csv"
+    workload.write_text("name,arrival,job,data,gpus,epochs\na,0,small-cnn,digits,1,1\n")
+    chronograd.schedule(str(workload), on="2xt4", policy=policies, run=tmp_path / "runs", start=0.01, draws=2)
+    log = ScheduleLog.read(tmp_path / "runs")
+    assert log.queue.policy == policies[0]
+    assert [event.job for event in log.events if event.event == "end"] == ["a"]
 
 
 def test_a_run_that_finished_while_its_scheduler_was_killed_ends(tmp_path):
