@@ -202,12 +202,13 @@ def problems(error: Exception, form: Any = None) -> list[str]:
 def _place_in_union(error: Any) -> tuple[Any, ...]:
     """Return the field of an error: the same one for all types of a field that may have several."""
     last = error["loc"][-1] if error["loc"] else ""
-    return error["loc"][:-1] if last in _TYPES or str(last).startswith("literal[") else error["loc"]
+    place: tuple[Any, ...] = error["loc"]
+    return place[:-1] if last in _TYPES or str(last).startswith("literal[") else place
 
 
 def _union_problem(errors: Sequence[Any]) -> str:
     """Return the one line for the errors of a field that may have several types."""
-    choices = []
+    choices: list[str] = []
     for error in errors:
         last = str(error["loc"][-1])
         choices += [_TYPES[last]] if last in _TYPES else re.findall(r"'([^']*)'", last) or [last]
