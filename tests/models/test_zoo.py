@@ -558,3 +558,20 @@ def test_keyboard_interrupt_is_not_a_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
         on_meta(interrupted)
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_sparse_buffer_brings_no_advice_of_torch(recwarn: pytest.WarningsRecorder) -> None:
+    """`count` of a graph network printed three lines about checks of sparse tensors before its answer."""
+
+    class Graph(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("edges", torch.sparse_coo_tensor(torch.zeros(2, 1).long(), torch.ones(1), (2, 2)))
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        on_meta(Graph)
+    finally:
+        torch.set_warn_always(before)
+    assert not recwarn.list

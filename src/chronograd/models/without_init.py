@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +42,11 @@ def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
     """Return the network of `make`, on the device `meta`.
 
     Some constructors cannot run there, such as those that read a number from a tensor. They run again on the CPU, with
-    initialisation skipped. The state of the random number generator does not change.
+    initialisation skipped. The state of the random number generator does not change. Torch's advice on checks of sparse tensors is
+    hidden, because they have no elements here.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse invariant checks")
         try:
             # Tensors on meta have no memory to fill, yet torch would run its reference code for each random fill.
             with torch.device("meta"), SkipInitialisation():
