@@ -207,3 +207,11 @@ def test_bytes_of_the_weights_are_shown(capsys: pytest.CaptureFixture[str]) -> N
     output = capsys.readouterr().out
     assert re.search(r"^weights +209 MiB ", output, re.MULTILINE)
     assert "cache" not in output
+
+
+def test_an_encoder_is_promised_no_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """The hint for inference of `bert-base` said that `count` gives its cache of keys and values."""
+    assert main(["predict", "bert-base", "--inference"]) == 2
+    hint = capsys.readouterr().err
+    assert "`chronograd count bert-base` gives the bytes of its weights" in hint
+    assert "the cache of a model that generates text" in hint

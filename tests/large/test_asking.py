@@ -206,7 +206,7 @@ def test_with_changes_keeps_batch_and_micro_batch() -> None:
     [
         ("predict llama-3-8b --on h100 --depth 2", "--depth does not apply to llama-3-8b"),
         ("predict llama-3-8b --on h100 --inference", "inference of llama-3-8b is not predicted yet"),
-        ("predict bert-base --on h100 mode=inference", "`chronograd count` gives its parameters"),
+        ("predict bert-base --on h100 mode=inference", "`chronograd count` gives the bytes of its weights"),
         ("predict llama-3-8b --on h100 --input 3,4", "is no length"),
         ("predict llama-3-8b --on h100 --input 4096 --sequence 4096", "both state the length"),
         ("predict llama-3-8b --on h100 --batch 8,16", "give one number"),

@@ -65,7 +65,7 @@ SELECTIVE = (
 )
 _INSTEAD = {
     "training.activation_checkpointing": "write large.recompute=full instead",
-    "mode": "`chronograd count` gives its parameters, the FLOPs of a forward pass and the cache of keys and values",
+    "mode": "`chronograd count` gives the bytes of its weights, the FLOPs of a forward pass, and the cache of a model that generates text",
 }
 
 

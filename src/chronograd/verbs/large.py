@@ -189,7 +189,7 @@ ORDINARY: dict[str, Callable[[Any], list[str]]] = {
 }
 _INFERENCE = (
     "inference of {name} is not predicted yet, neither its latency nor its throughput",
-    "`chronograd count {name}` gives its parameters, the FLOPs of a forward pass and the cache of keys and values",
+    "`chronograd count {name}` gives the bytes of its weights, the FLOPs of a forward pass, and the cache of a model that generates text",
 )
 # The reason why a verb does not answer for a large model, and the nearest question that has an answer.
 _DECLINED = {
