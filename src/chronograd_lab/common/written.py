@@ -50,11 +50,13 @@ from chronograd_lab.common.rows import Difference, Spread
 CAPTION = "Figure:"
 CLAIM = re.compile(r"claim(?: (counted|predicted|published))?: (.+)")
 # Words that call one thing better than another.
-VERDICT = re.compile(
-    r"\b(?:wins?|winners?|won|loses?|beats?|better|(?<!\bat )(?<!\bAt )best|worse|worst|outperforms?|improves?|helps?|hurts?|sooner|"
-    r"faster|fastest|slower|slowest|(?:more|less|most|least) accurate|"
-    r"(?:learns?|returns?|ends|gains?) (?:significantly )?(?:more|less|most|least))\b"
-)
+_VERDICTS = (
+    r"wins?", r"winners?", r"won", r"loses?", r"beats?", r"better", r"(?<!\bat )(?<!\bAt )best", r"worse", r"worst",
+    r"outperforms?", r"improves?", r"helps?", r"hurts?", r"sooner", r"faster", r"fastest", r"slower", r"slowest",
+    r"(?:more|less|most|least) accurate",
+    r"(?:learns?|returns?|ends|gains?) (?:significantly )?(?:more|less|most|least)",
+)  # fmt: skip
+VERDICT = re.compile(rf"\b(?:{'|'.join(_VERDICTS)})\b")
 _NEGATION = re.compile(r"\b(?:no|not|none|neither|nothing|never|cannot)\b", re.I)
 _FILL = re.compile(r"\{([^{}]+)\}")
 _HIGHLIGHT = re.compile(r"- \*\*(.+?)\*\* (.+?)(?: \((.+)\))?")

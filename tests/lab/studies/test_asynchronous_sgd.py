@@ -97,7 +97,7 @@ def test_faster_learners_contradict_the_page() -> None:
     for row in results.rows["runs"]:
         if row["method"] == ASYNCHRONOUS:
             row["samples_per_s"] *= 2
-    with pytest.raises(ClaimError, match="Not waiting wins nothing here"):
+    with pytest.raises(ClaimError, match="Asynchronous learners do not wait"):
         STUDY.page(results)
 
 

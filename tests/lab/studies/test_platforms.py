@@ -108,7 +108,7 @@ def test_newest_version_leaves_conditions_out() -> None:
 
 def test_newest_version_is_not_that_of_an_older_runtime() -> None:
     newest = VALUES["frameworks"]["pytorch"]
-    assert newest == "2.10 on SageMaker and Azure ML and 2.4 for serving on Vertex AI; on watsonx.ai it was not found"
+    assert newest == "2.10 on SageMaker and Azure ML and 2.4 for serving on Vertex AI; that of watsonx.ai is unknown"
 
 
 def test_job_files_side_by_side_have_every_value_once() -> None:

@@ -1,4 +1,4 @@
-"""No page calls one thing better than another without a test: studies, their list, and the answers of the exercises."""
+"""Studies, their list, and the answers of the exercises call one thing better than another only with a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 STUDIES = sorted(path.parent.name for path in (DOCS / "studies").glob("*/results.json"))
 # Sections that do not come from a written page: nothing tests their sentences.
 UNCHECKED = {"What is missing", "What fell short", "Settings"}
-# Kinds of evidence whose sentences need no test of ours.
+# Kinds of evidence whose sentences need no test of our runs.
 WITHOUT_CHANCE = {"papers", "arithmetic", "published", "predicted"}
 
 
@@ -31,7 +31,7 @@ def page_text(name: str) -> str:
 
 @cache
 def checked(name: str) -> str:
-    """Return the opening, highlights and takeaways of a study's written page, all of which its claims test."""
+    """Return the opening, highlights and takeaways of a study's written page, which its claims test."""
     page = find(name).page(Results.load(DOCS / "studies" / name / "results.json"))
     takeaways = [section.takeaway for section in page.sections if section.title not in UNCHECKED]
     highlights = [f"{one.label} {one.detail}" for one in page.highlights]
@@ -96,7 +96,7 @@ def test_answers_of_exercises_have_no_other_verdicts() -> None:
 
 
 def test_pages_that_readers_found_wrong() -> None:
-    """Their own tables did not support these sentences."""
+    """The tables of these pages did not support their earlier headlines."""
     transfer, exploration = checked("transfer"), checked("exploration")
     assert "neither way is significantly more accurate" in transfer
     assert "p = 0.13; not significant with 2 seeds" in transfer

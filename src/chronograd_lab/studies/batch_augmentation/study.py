@@ -17,6 +17,7 @@ from chronograd.job import Augmentation, Job
 from chronograd.units import signed as minus
 from chronograd.words import how_many
 from chronograd_lab.common.arms import Arm, Curves, Trained, curves_of, job_of, mean_curve, of_arm, train_arms
+from chronograd_lab.common.pictures import augmented, pixels_of
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, matching, processor_s, shown, spread, trend
 from chronograd_lab.common.runner import StudyRunner
@@ -134,18 +135,13 @@ def pictures(settings: Settings) -> dict[str, str]:
     """Return one training image and copies of it, as the network sees them, without normalisation."""
     import torch
 
-    from chronograd.data import augment, datasets
+    from chronograd.data import datasets
     from chronograd.figure import png_base64
 
     dataset = datasets.load(job(settings, Copies(1, settings["epochs"], 1)).data)
     images = dataset.train.batch(np.arange(1))
-    augmentation = Augmentation(**_augmentation(settings), copies=PICTURE_COPIES)
-    draws = torch.from_numpy(augment.draw(augmentation, 0, 0, 1))
-    scale_C, shift_C = torch.tensor(dataset.scale_C), torch.tensor(dataset.shift_C)
-    seen = augment.augment(images, augmentation, draws, scale_C, shift_C)
-    restored = (seen + shift_C.view(1, -1, 1, 1)) / scale_C.view(1, -1, 1, 1)
-    shown = torch.cat([images.float(), restored]) * (255 / dataset.top)
-    pixels = shown.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    copies = augmented(dataset, images, Augmentation(**_augmentation(settings), copies=PICTURE_COPIES))
+    pixels = pixels_of(torch.cat([images.float(), copies]), dataset.top)
     return {"image" if i == 0 else f"copy {i}": png_base64(p) for i, p in enumerate(pixels)}
 
 

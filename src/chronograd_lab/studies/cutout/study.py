@@ -16,6 +16,7 @@ from chronograd.job import Augmentation, Job
 from chronograd.units import number
 from chronograd.units import signed as minus
 from chronograd_lab.common.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, of_arm, train_arms
+from chronograd_lab.common.pictures import augmented, pixels_of
 from chronograd_lab.common.results import Results, Row, Settings
 from chronograd_lab.common.rows import Spread, distinct, ends, grouped, matching, mean, processor_s, spread
 from chronograd_lab.common.runner import StudyRunner
@@ -96,22 +97,16 @@ def pictures(settings: Settings) -> dict[str, str]:
     """Return the first training images before and after each augmentation, without normalisation, as the network sees them or at
     the settings' size of pictures.
     """
-    import torch
-
-    from chronograd.data import augment, datasets
+    from chronograd.data import datasets
     from chronograd.figure import png_base64
 
     settings = {**settings, **settings.get("pictures", {})}
     data = job(settings, settings["networks"][0], {}).data
-    images = datasets.load(data).train.batch(np.arange(NUM_PICTURES))
-    channels = images.shape[1]
+    dataset = datasets.load(data)
+    images = dataset.train.batch(np.arange(NUM_PICTURES))
     shown: dict[str, str] = {}
     for arm, fields in arms(settings).items():
-        augmentation = Augmentation(**fields)
-        draws = torch.from_numpy(augment.draw(augmentation, 0, 0, NUM_PICTURES))
-        seen = augment.augment(images, augmentation, draws, torch.ones(channels), torch.zeros(channels))
-        top = max(1.0, float(images.max()))
-        pixels = (seen * (255 / top)).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        pixels = pixels_of(augmented(dataset, images, Augmentation(**fields)), dataset.top)
         shown |= {f"{arm}/{i}": png_base64(pixels[i]) for i in range(NUM_PICTURES)}
     return shown
 

@@ -90,12 +90,12 @@ def _frameworks(items: dict[str, dict[str, str]]) -> dict[str, Any]:
 
 
 def _newest_of(texts: dict[str, str]) -> str:
-    """Return the newest version of each vendor, the highest first, and the vendors whose newest version was not found.
+    """Return the newest version of each vendor, the highest first, and the vendors whose newest version is unknown.
 
     >>> _newest_of({"sagemaker": "2.6 to 2.10", "vertex": "1.11 to 2.4 (for serving)", "azureml": "1.13, 2.10"})
     '2.10 on SageMaker and Azure ML and 2.4 for serving on Vertex AI'
     >>> _newest_of({"sagemaker": "2.10", "watsonx": "2.1 (Runtime 24.1; the version in 25.1: not found)"})
-    '2.10 on SageMaker; on watsonx.ai it was not found'
+    '2.10 on SageMaker; that of watsonx.ai is unknown'
     """
     newest: dict[tuple[tuple[int, ...], str], list[str]] = {}
     unknown = [name for name, text in texts.items() if comparing.NOT_FOUND in text]
@@ -106,7 +106,7 @@ def _newest_of(texts: dict[str, str]) -> str:
         f"{'.'.join(map(str, version))}{condition} on {_titles(newest[version, condition])}"
         for version, condition in sorted(newest, reverse=True)
     ]
-    return in_words(parts) + (f"; on {_titles(unknown)} it was not found" if unknown else "")
+    return in_words(parts) + (f"; that of {_titles(unknown)} is unknown" if unknown else "")
 
 
 def _version(text: str) -> tuple[int, ...]:
