@@ -82,6 +82,11 @@ def test_flops_follow_network_and_samples(tmp_path: Path) -> None:
     assert record.value("achieved_flops_per_s") == pytest.approx(per_step / record.value("step_time_s"))
 
 
+def test_each_position_of_a_sequence_is_counted(tmp_path: Path) -> None:
+    record = loop(tmp_path / "a", nn.Linear(4, 2), lambda network, n: network(torch.ones(n, 5, 4)).sum())
+    assert record.provenance.flops_per_step_per_rank == pytest.approx(5 * FLOPS_OF_A_SAMPLE * 49 / 7)
+
+
 def test_optimizer_identifies_the_network_without_gradients(tmp_path: Path) -> None:
     network = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(network.parameters(), 0.1)
