@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.explain.written import STARTED, write_run
 
+from chronograd.explain.causes import Result, _slow_link
 from chronograd.explain.evidence import read, usual_exchange_s
-from chronograd.explain.split import startup
+from chronograd.explain.split import split, startup
 from chronograd.hardware import catalog
 
 
@@ -28,3 +29,13 @@ def test_start_of_a_custom_loop_allows_imports(busy_s: float | None, allowed_s: 
     run = read(write_run(tmp_path / "run", start_up_s=1.5, start=start))
     assert run.kind == "own loop"
     assert startup(run).value == pytest.approx(60 - allowed_s + 1.5)
+
+
+@pytest.mark.parametrize(("world", "sentence"), [(1, "one rank exchanges nothing"), (2, "even the slowest rank waits")])
+def test_only_one_rank_exchanges_nothing(world: int, sentence: str, tmp_path: Path) -> None:
+    """Two ranks that never wait exchange gradients, at no cost."""
+    run = read(write_run(tmp_path / "run", lambda rank, step: {"exchange_wait_s": 0.0}, world=world))
+    result = _slow_link(run, split(run))
+    assert isinstance(result, Result)
+    assert sentence in result.evidence[0]
+    assert result.cost <= 0
