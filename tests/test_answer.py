@@ -31,7 +31,7 @@ def made(title: str = "Speeds", exit_status: int = 0) -> Answer:
 
 
 def test_saved_answer_round_trips(tmp_path: Path) -> None:
-    made(exit_status=1).save(tmp_path / "answer.json")
+    made(exit_status=1).save(str(tmp_path / "answer.json"))
     loaded = Answer.load(tmp_path / "answer.json")
     assert loaded.sections[0].rows() == made().sections[0].rows()
     assert (loaded.title, loaded.data, loaded.notes, loaded.exit_status) == (

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -329,18 +330,19 @@ class Answer(Generic[R_co]):
             )
         return pandas.json_normalize(frames[chosen], max_level=0)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the answer as JSON, so that a report can include it. Raises InputError."""
         data = _adapter().dump_python(self, mode="json", exclude={"result": True})
         last = {name: data.pop(name) for name in ("highlights", "sections", "records")}
+        path = Path(path)
         with files.as_asked(path):
             files.write_json(path, {"format": FORMAT, "version": VERSION, **data, **last})
 
     @classmethod
-    def load(cls, path: Path) -> Answer:
+    def load(cls, path: str | os.PathLike[str]) -> Answer:
         """Return an answer that was saved. Raises FileFormatError for another file."""
         try:
-            data = files.read_json(path)
+            data = files.read_json(Path(path))
             if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("another format or version")
             return _adapter().validate_python(data)
