@@ -761,6 +761,80 @@ def distance_in_metres() -> Iterable[str]:
         yield f"step {e} distance {loss(e)}m loss 1.0"
 
 
+@log(Right("val loss", "step", 500 * NUM, LOSS, rate="from column lr"))
+def llm_c() -> Iterable[str]:
+    for e in EPOCHS:
+        for i in (100, 200, 300, 400, 500):
+            yield f"s:{500 * e - 500 + i} trl:{loss(e) + 0.1:.4f} lr:0.0006 norm:0.85"
+        yield f"s:{500 * e} tel:{loss(e):.4f}"
+        yield f"s:{500 * e} eval:0.2449"
+
+
+@log(Right("loss", "step", 100 * NUM, LOSS, points=NUM + 1, seconds=0.123, metric="loss"))
+def estimator_of_tensorflow() -> Iterable[str]:
+    yield "INFO:tensorflow:loss = 2.3, step = 0"
+    for e in EPOCHS:
+        yield "INFO:tensorflow:global_step/sec: 8.13"
+        yield f"INFO:tensorflow:loss = {loss(e)}, step = {100 * e} (12.300 sec)"
+        if e % 2 == 0:
+            yield f"INFO:tensorflow:Saving dict for global step {100 * e}: accuracy = 0.5, global_step = {100 * e}, loss = 9.5"
+
+
+@log(Right("valid_objective", "step", NUM - 1, accuracy(NUM), seconds=91, metric="valid_objective"))
+def kaldi_with_a_closing_line() -> Iterable[str]:
+    """The words of the closing line are as many as the columns."""
+    yield "%Iter\tduration\ttrain_objective\tvalid_objective\tdifference"
+    for e in EPOCHS:
+        yield f"{e - 1}\t91.0\t{accuracy(e) + 0.1:g}\t{accuracy(e):g}\t-0.1"
+    yield "Total training time is 0:12:08"
+
+
+@log(Right("val_accuracy", "step", 100 * NUM, ACCURACY, seconds=0.4, name="log.json"))
+def comet() -> Iterable[str]:
+    rows = [
+        {"metricName": name, "metricValue": str(value), "timestamp": 1000 * UNIX + 40_000 * e, "step": 100 * e}
+        for e in EPOCHS
+        for name, value in (("train_loss", loss(e)), ("val_accuracy", accuracy(e)))
+    ]
+    yield json.dumps({"metrics": rows})
+
+
+@log(Right("acc", "epoch", NUM, ACCURACY, seconds=500, metric="acc", note="earlier points are left out"))
+def espnet_within_epochs() -> Iterable[str]:
+    """The number before `epoch:train:` is no line of a source file."""
+    for e in EPOCHS:
+        for i in (1, 501):
+            yield f"[a] {at(500 * e + i / 5)},0 (trainer:732) INFO: {e}epoch:train:{i}-{i + 499}batch: acc={accuracy(e)}, loss=1.0"
+
+
+@log(Right("mIoU", "step", 500 * NUM, ACCURACY, seconds=0.3, metric="mIoU"))
+def evaluations_between_iterations_of_all_epochs() -> Iterable[str]:
+    """An epoch has 372 iterations, and there is an evaluation every 500."""
+    for i in range(50, 500 * NUM + 1, 50):
+        yield f"{at(0.3 * i)} [INFO] [TRAIN] epoch: {1 + i // 372}, iter: {i}/{500 * NUM}, loss: {loss(i / 500):.4f}"
+        if i % 500 == 0:
+            yield f"{at(0.3 * i)} [INFO] [EVAL] #Images: 500 mIoU: {accuracy(i // 500)} Acc: 0.5"
+
+
+@log(Right("mIoU", "step", 500 * NUM, ACCURACY, seconds=0.4, metric="mIoU", name="log.json"))
+def evaluations_that_count_their_batches() -> Iterable[str]:
+    for i in range(50, 500 * NUM + 1, 50):
+        place = {"epoch": 1 + i // 372, "lr": 0.01}
+        yield json.dumps({"mode": "train", **place, "iter": i, "data_time": 0.01, "loss": loss(i / 500), "time": 0.4})
+        if i % 500 == 0:
+            yield json.dumps({"mode": "val", **place, "iter": 250, "mIoU": accuracy(i // 500)})
+
+
+@log(Right("accuracy", "epoch", NUM, ACCURACY, points=4 * NUM, seconds=580))
+def durations_after_several_points() -> Iterable[str]:
+    """An epoch has four points, and its duration comes after them."""
+    for e in EPOCHS:
+        for i in (50, 100, 150, 200):
+            yield f"INFO:root:Epoch[{e - 1}] Batch [{i}]\tSpeed: 2210.5 samples/sec\taccuracy={accuracy(e)}\tlr=0.1"
+        yield f"INFO:root:[Epoch {e - 1}] speed: 2209 samples/sec\ttime cost: 580.0"
+        yield f"INFO:root:[Epoch {e - 1}] validation: err-top1=0.5"
+
+
 @pytest.mark.parametrize(("text", "right"), LOGS, ids=lambda part: getattr(part, "__name__", ""))
 def test_read_as_the_tool_means_it(text: Callable[[], str], right: Right, tmp_path: Path) -> None:
     path = tmp_path / right.name

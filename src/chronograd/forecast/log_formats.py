@@ -38,6 +38,15 @@ LINE_FORMATS = (
         re.compile(rf"\s{{0,9}}Average Precision  \(AP\) @\[ IoU=0\.50:0\.95 \| area=   all \| maxDets=\s?\d+ \] = {_NUMBER}"),
         ("val/mAP",),
     ),
+    LineFormat("llm.c", re.compile(rf"s:(\d{{1,12}}) tel:{_NUMBER}"), ("step", "val loss")),
+    LineFormat("llm.c", re.compile(rf"s:(\d{{1,12}}) trl:{_NUMBER} lr:{_NUMBER} norm:{_NUMBER}"),
+               ("step", "train loss", "lr", "norm")),
+    LineFormat("llm.c", re.compile(rf"s:(\d{{1,12}}) eval:{_NUMBER}"), ("step", "hellaswag")),
+    LineFormat(  # an estimator of TensorFlow 1: the seconds since the last such line
+        "estimator",
+        re.compile(rf"(?:INFO:tensorflow:|I\d{{4}} .{{1,80}}\] )?loss = {_NUMBER}, step = (\d{{1,12}}) \({_NUMBER} sec\)"),
+        ("loss", "iter", "duration"),
+    ),
 )  # fmt: skip
 # Names in headers that contain a separator.
 SPELLINGS = {"mAP@.5:.95": "mAP50-95", "mAP@0.5:0.95": "mAP50-95", "mAP@.5": "mAP50", "mAP@0.5": "mAP50"}
@@ -51,7 +60,10 @@ def known_line(line: str) -> dict[str, str] | None:
 
 
 def plain(line: str) -> str:
-    """Return a line of Marian with its counters in words: `Ep. 1 : Up. 500` are the epoch and the update."""
+    """Return a line of Marian with its counters in words: `Ep. 1 : Up. 500` are the epoch and the update. An evaluation of a
+    TensorFlow estimator gets its name.
+    """
+    line = line.replace("Saving dict for global step", "eval at global step")
     return line.replace("Ep. ", "epoch ").replace(": Up. ", ": update ") if ": Up. " in line else line
 
 

@@ -15,7 +15,7 @@ _SHORT_STAMP = re.compile(
 )
 # A line of the program's source: `solver.cpp:228]`, `trainer:after_iter:261`.
 _PLACE = re.compile(
-    r"(?<![\w/.:-])(?:[\w/-]{1,80}+\.(?:py|cc|cpp|cu|h)|[\w.]{1,80}+:[A-Za-z_]\w{0,80}+):\d{1,7}+\]?(?![\w.])(?: \(\d{1,6}/\d{1,6}\))?"
+    r"(?<![\w/.:-])(?:[\w/-]{1,80}+\.(?:py|cc|cpp|cu|h)|[A-Za-z_][\w.]{0,80}+:[A-Za-z_]\w{0,80}+):\d{1,7}+\]?(?![\w.])(?: \(\d{1,6}/\d{1,6}\))?"
 )  # the count in round brackets after it is the rank of its process
 # tqdm: `desc: 10%|█  | 50/500 [00:10<01:30, 5.0it/s, loss=0.5]`. Keras: `469/469 [====] - 12s 30ms/step` and `━━━━ 12s 30ms/step`.
 _TQDM = re.compile(

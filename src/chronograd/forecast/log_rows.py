@@ -38,7 +38,8 @@ RUNS = (
 )
 SPLITS = ("mode", "split", "phase", "subset", "stage")
 KERAS = {"loss", "val_loss", "accuracy"}
-KEYS = ("key", "metric", "metric name", "tag", "name")
+KEYS = ("key", "metric", "metric name", "metricname", "tag", "name")
+VALUES = ("value", "metric value", "metricvalue")
 # Colours and cursor movements of terminals, and other characters that are not text.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TAG = re.compile(r"-tag-(.+?)\.(csv|json)$")  # of TensorBoard's downloads
@@ -188,9 +189,9 @@ def _by_key(rows: list[Row]) -> list[Row]:
     """Return rows of a metric's name and its value, as MLflow writes them, with the value in a column of that name."""
     by_words = {words(name): name for name in rows[0]}
     key = next((by_words[one] for one in KEYS if one in by_words), None)
-    if key is None or "value" not in by_words or len(by_words) < 3:
+    value = next((by_words[one] for one in VALUES if one in by_words), None)
+    if key is None or value is None or len(by_words) < 3:
         return rows
-    value = by_words["value"]
     return [
         {**{n: v for n, v in row.items() if n not in (key, value)}, str(row.get(key)): row.get(value)} for row in rows
     ]

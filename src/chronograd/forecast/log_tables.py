@@ -150,11 +150,24 @@ def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> LogRo
             found.notes.append(f"line {number:,} is cut off, so it is left out")
         elif len(row) > len(header) and any(row[len(header) :]):
             odd.append(number)
+        elif at == len(cells) - 1 and len(found.rows) > 1 and _is_text(row):
+            found.notes.append(f"line {number:,} is text, so it is left out")
         else:
             found.rows.append({name: cell for name, cell in zip(header, row, strict=False) if name})
     if odd:
         found.notes.append(left_out(odd, "has more cells than the header", "have more cells than the header"))
     return found
+
+
+def _is_text(cells: Sequence[str]) -> bool:
+    """Return whether most cells are words, such as those of a closing line below a table.
+
+    >>> _is_text("Total training time is 1:31:02".split()), _is_text(["59", "1:31:02", "0.5"])
+    (True, False)
+    """
+    return 2 * sum(cell.isalpha() and not is_number(cell) and cell.lower() not in MISSING for cell in cells) > len(
+        cells
+    )
 
 
 def left_out(lines: Sequence[int], one: str, many: str) -> str:

@@ -77,8 +77,24 @@ def _of_durations(rows: Rows, own: Sequence[int], columns: Iterable[tuple[str, f
     for name, factor in columns:
         took = [seconds_of(row.get(name), factor) for row in rows]
         if any(took):
-            return np.asarray(np.cumsum([duration or 0.0 for duration in took])[list(own)])
+            ends = np.cumsum([duration or 0.0 for duration in took])
+            at = np.flatnonzero(np.diff(ends, prepend=0.0) > 0)  # the rows with a duration
+            if len(own) > 2 * len(at):
+                return _spread(own, at, ends)
+            return np.asarray(ends[list(own)])
     return None
+
+
+def _spread(rows: Sequence[int], ends_at: Array, ends: Array) -> Array:
+    """Return times of rows at equal distances within each duration, if a duration has several rows.
+
+    >>> _spread([0, 1, 3, 4], np.array([2, 5]), np.array([0, 0, 60, 60, 60, 120.0]))
+    array([ 30.,  60.,  90., 120.])
+    """
+    times = np.array([0.0, *ends[ends_at], ends[-1]])
+    parts, counts = np.unique(np.searchsorted(ends_at, rows), return_counts=True)
+    steps = zip(parts, counts, strict=True)
+    return np.concatenate([np.linspace(times[part], times[part + 1], count + 1)[1:] for part, count in steps])
 
 
 def _of_clocks(
@@ -187,6 +203,8 @@ def _of_iterations(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Arra
             counted = [row for row in rows if row.get(counter) not in (None, "")]
             took = [one for row in counted if (one := seconds_of(row.get(name), factor)) is not None and one > 0]
             counts = [seconds_of(value, 1.0) for value in carried(rows, counter, own)]
+            if len(set(counts)) == 1 < len(counts):  # each evaluation counts its batches
+                counts = [seconds_of(value, 1.0) for value in carried(rows, counter, own, skips_own=True)]
             if not took or None in counts:
                 continue
             found = np.array(counts, dtype=float)

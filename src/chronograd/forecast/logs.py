@@ -181,6 +181,8 @@ def _steps(
         if unit == "epoch" and (ahead := _ahead(rows, names, own)) is not None:
             return ahead, unit, []
         theirs = [name for name in counters if name in theirs] or list(counters)
+    if unit is None and (steps := _of_all_epochs(rows, own, counters, theirs)) is not None:
+        return steps, "step", []
     for name in theirs:
         if (np.diff(counters[name]) > 0).all():
             epochs = next((steps for other, steps in counters.items() if unit_of(other) == "epoch"), None)
@@ -212,6 +214,28 @@ def _numbered(
     column = next(iter(named(names, STEPS)), None)
     problem = "no column counts epochs or steps" if column is None else f"not every {column} is a number"
     return np.array(own) + 1.0, "row", [f"{problem}, so the rows are numbered"]
+
+
+def _of_all_epochs(
+    rows: Sequence[Mapping[str, Any]], own: Sequence[int], counters: Mapping[str, Array], theirs: Sequence[str]
+) -> Array | None:
+    """Return the iterations of the last rows before the points, if they go on from epoch to epoch.
+
+    The points count nothing, or count the batches of each evaluation and epochs at uneven distances.
+    """
+    epochs = named(counters, ("epoch", "epochs"))
+    name = next(iter(named(counters, ITERATIONS)), None)
+    if name is None or not epochs or len(own) < 2:
+        return None
+    is_uneven = np.ptp(np.diff(counters[epochs[0]])) > 0 and name in theirs and np.ptp(counters[name]) == 0
+    if theirs and not is_uneven:
+        return None
+    steps, points = _counts(carried(rows, name, own, skips_own=True)), set(own)
+    counted = [number for number, row in enumerate(rows) if row.get(name) not in (None, "") and number not in points]
+    iterations, of = _counts([rows[at][name] for at in counted]), _counts(carried(rows, epochs[0], counted))
+    if steps is None or iterations is None or of is None or not np.ptp(of) > 0:
+        return None
+    return steps if (np.diff(steps) > 0).all() and (np.diff(iterations) > 0).all() else None
 
 
 def _counts(values: Sequence[Any]) -> Array | None:
