@@ -89,9 +89,9 @@ def job(settings: Settings, stage: str, data: str, weights: str | None) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    data = _data(runner, settings)
     for package in ("onnx", "onnxscript", "uvicorn"):  # better to miss them now than after the runs
         require(package, "serve", "the end of this study")
-    data = _data(runner, settings)
     trunk = weights_file(settings["trunk"]) if settings["trunk"] else None
     seeds = range(settings["seeds"])
     first = train_arms(runner, [Arm.of(job(settings, ALL, data, trunk), seeds, stage=ALL)])
