@@ -80,15 +80,15 @@ def _of_durations(rows: Rows, own: Sequence[int], columns: Iterable[tuple[str, f
             ends = np.cumsum([duration or 0.0 for duration in took])
             at = np.flatnonzero(np.diff(ends, prepend=0.0) > 0)  # the rows with a duration
             if len(own) > 2 * len(at):
-                return _spread(own, at, ends)
+                return _spread(own, at.tolist(), ends)
             return np.asarray(ends[list(own)])
     return None
 
 
-def _spread(rows: Sequence[int], ends_at: Array, ends: Array) -> Array:
+def _spread(rows: Sequence[int], ends_at: Sequence[int], ends: Array) -> Array:
     """Return times of rows at equal distances within each duration, if a duration has several rows.
 
-    >>> _spread([0, 1, 3, 4], np.array([2, 5]), np.array([0, 0, 60, 60, 60, 120.0]))
+    >>> _spread([0, 1, 3, 4], [2, 5], np.array([0, 0, 60, 60, 60, 120.0]))
     array([ 30.,  60.,  90., 120.])
     """
     times = np.array([0.0, *ends[ends_at], ends[-1]])
