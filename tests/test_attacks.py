@@ -190,7 +190,7 @@ def log_of_cloud(folder: Path, *lines: str) -> Path:
     return folder / "log"
 
 
-def test_log_of_a_cloud_makes_no_file_for_each_rank_that_it_names(tmp_path: Path) -> None:
+def test_log_of_a_cloud_makes_no_file_for_each_named_rank(tmp_path: Path) -> None:
     """Each rank has a file of steps: a million lines would make a million files."""
     log = log_of_cloud(tmp_path, f"{STEP} 999999 {{}}")
     with pytest.raises(FileFormatError, match="steps of rank 999999, and its job has at most 2 processes"):
@@ -283,7 +283,7 @@ def test_compressed_table_of_a_kit_is_refused_by_its_size(tmp_path: Path) -> Non
         _devkit_truth(tmp_path)
 
 
-def test_log_of_a_cloud_with_millions_of_events_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+def test_log_with_millions_of_events_is_refused_before_parsing(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("[" + "{}," * 3_000_000 + "{}]")
     with pytest.raises(FileFormatError, match="values"):
         collect(tmp_path / "log", tmp_path / "run")

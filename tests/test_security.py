@@ -64,7 +64,7 @@ SHOWN_BY = {
         "test_patterns.py::test_no_expression_takes_quadratic_time"
     ],
     "Parsers are fuzzed (decision).": ["test_fuzz.py::test_one_second_of_fuzzing", "test_fuzz.py::test_corpus_inputs_pass"],
-    "Names in files do not leave their folder.": ["test_attacks.py::test_log_of_a_cloud_makes_no_file_for_each_rank_that_it_names"],
+    "Names in files do not leave their folder.": ["test_attacks.py::test_log_of_a_cloud_makes_no_file_for_each_named_rank"],
     "A job of a schedule, and a picture in annotations of objects, cannot have a path outside of the folder.": [
         "schedule/test_log.py::test_a_name_that_cannot_be_a_folder_is_refused",
         "launch/test_quick_scheduling.py::test_a_name_that_leaves_the_folder_is_refused",

@@ -107,7 +107,7 @@ def test_staleness_is_separate_from_speed() -> None:
     assert float(own) == pytest.approx(16 * 20 / TRUTH.steps_per_s(4, 2), abs=0.05)
 
 
-def test_only_runs_with_others_that_reached_the_target_have_predictions() -> None:
+def test_runs_without_others_at_the_target_have_no_prediction() -> None:
     rows = made_up(stale=1.0).rows
     late = next(run for run in rows["runs"] if run["method"] == ALL_REDUCE)
     late.update(time_s=None, epochs=None)
