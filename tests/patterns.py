@@ -1,7 +1,7 @@
 """Regular expressions that may take time that grows with the square of a line, by their structure.
 
-Python's `re` backtracks. Take a word `w` repeated n times. The time is quadratic if the automaton can spend `w` in two ways
-(infinite ambiguity): in a loop at state p, or on the way to a state q that loops on `w` as well. It must also be able to fail after q. A search
+Python's `re` backtracks. Take a word `w` repeated n times, and an automaton that can spend `w` in two ways (infinite ambiguity). One
+is a loop at state p. The other leads to a state q that loops on `w` as well. If it can fail after q, the time is quadratic. A search
 has one such loop before the expression, which skips letters. A repeat of at most LIMIT counts as no loop. This is the criterion
 of Weideman et al. (2016), "Analyzing matching time behavior of backtracking regular expression matchers", on position automata.
 """
