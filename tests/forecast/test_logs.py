@@ -237,7 +237,14 @@ def test_only_cells_with_content_are_too_many() -> None:
     table = table_of("epoch,loss\n1,0.5\n2,0.4,\n3,0.3\n4,0.2,7\n")
     assert table is not None
     assert [row["epoch"] for row in table.rows] == ["1", "2", "3"]
-    assert table.notes == ["line 5 has more cells than the header and left out"]
+    assert table.notes == ["line 5 is longer than the header and left out"]
+
+
+def test_separator_at_the_end_of_every_row_makes_no_cell() -> None:
+    table = table_of("epoch,loss\n1,0.5,\n2,0.4,\n3,0.3,7\n4,0.2,\n")
+    assert table is not None
+    assert [list(row.values()) for row in table.rows] == [["1", "0.5"], ["2", "0.4"], ["4", "0.2"]]
+    assert table.notes == ["line 4 is longer than the header and left out"]
 
 
 def test_end_is_not_before_the_last_step() -> None:

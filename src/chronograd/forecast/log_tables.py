@@ -58,7 +58,7 @@ def table_of(text: str, path: Path = Path("the table")) -> LogRows | None:
     comments = [(number, line.strip().lstrip("#")) for number, line in lines if line.lstrip().startswith("#")]
     body = [(number, line) for number, line in lines if not line.lstrip().startswith("#") and not _RULE.fullmatch(line)]
     delimiter = max(DELIMITERS, key=lambda one: _fitting(body, one))
-    cells = [(number, _cells(line, delimiter)) for number, line in body]
+    cells = _without_last_separators([(number, _cells(line, delimiter)) for number, line in body])
     width = _width(cells)
     at = next((i for i, (_, row) in enumerate(cells) if len(row) == width and _is_header(row)), None)
     header = None if at is None else cells[at][1]
@@ -109,6 +109,18 @@ def _cells(line: str, delimiter: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
+def _without_last_separators(cells: list[Cells]) -> list[Cells]:
+    """Drop the empty cell after a separator that ends most rows, but not the first one.
+
+    >>> _without_last_separators([(1, ["epoch", "loss"]), (2, ["1", "0.5", ""]), (3, ["2", "0.4", ""])])
+    [(1, ['epoch', 'loss']), (2, ['1', '0.5']), (3, ['2', '0.4'])]
+    """
+    width = len(cells[0][1]) if cells else 0
+    if 2 * sum(len(row) == width + 1 and not row[width] for _, row in cells) <= len(cells):
+        return cells
+    return [(number, row if any(row[width:]) else row[:width]) for number, row in cells]
+
+
 def _fitting(lines: Sequence[tuple[int, str]], delimiter: str) -> int:
     """Return the number of lines with the most common number of cells above one; a delimiter of blanks must fit half of all
     lines.
@@ -155,7 +167,7 @@ def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> LogRo
         else:
             found.rows.append({name: cell for name, cell in zip(header, row, strict=False) if name})
     if odd:
-        found.notes.append(left_out(odd, "has more cells than the header", "have more cells than the header"))
+        found.notes.append(left_out(odd, "is longer than the header", "are longer than the header"))
     return found
 
 
