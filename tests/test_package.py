@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 # Texts that read a checkout if it exists, and that no user sees.
 ALLOWED = {
     "src/chronograd_lab/exercises/pages.py: docs/studies",
+    "src/chronograd_lab/verbs/hand_in.py: docs/studies",
 }
 
 

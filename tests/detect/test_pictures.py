@@ -130,7 +130,7 @@ def test_annotation_of_stored_pixels_keeps_their_orientation(tmp_path: Path, ori
     [
         (errno.EACCES, "Permission denied.*a folder that you may write to"),
         (errno.EROFS, "Read-only file system.*a folder that you may write to"),
-        (errno.ENOENT, "No such file.*a folder that exists"),
+        (errno.ENOENT, "its folder takes no new files.*name another folder"),
     ],
 )
 def test_unwritable_folder_is_not_reported_as_missing(

@@ -111,7 +111,7 @@ def test_options_that_contradict_each_other() -> None:
     ):
         with pytest.raises(InputError, match=said):
             chronograd.predict("llama-3-8b", on="8xh100", **options)
-    with pytest.raises(InputError, match="large models only"):
+    with pytest.raises(InputError, match="lenet5 is a network of code"):
         chronograd.predict("lenet5", on="h100", target_loss=2.0)
 
 

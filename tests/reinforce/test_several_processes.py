@@ -35,7 +35,7 @@ def test_apex_defaults_match_the_paper() -> None:
 
 def test_program_of_each_algorithm(tmp_path: Path) -> None:
     commands = {name: registry.load("single").plan(job_of(f"algorithm={name}"), tmp_path, ["train"]).command for name in ("dqn-2015", "apex", "gorila")}  # fmt: skip
-    assert [command[2] for command in commands.values()] == [
+    assert [command[command.index("-m") + 1] for command in commands.values()] == [
         "chronograd.reinforce.worker", "chronograd.backends.apex.run", "chronograd.backends.apex.run",
     ]  # fmt: skip
 
