@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 from chronograd import files, units
 from chronograd.errors import FileFormatError, InputError, MissingExtraError
 from chronograd.figure import Figure
+from chronograd.record import FORMAT as RECORD_FORMAT
 from chronograd.record import Record, first_problem
 from chronograd.words import first_sentence, how_many, named
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 FORMAT = "chronograd-answer"
 VERSION = 1
-RECORD_FORMAT = "chronograd-record"
 MOST_ROWS = 60  # rows of a table in a notebook, as in pandas
 R_co = TypeVar("R_co", default=Any, covariant=True)
 

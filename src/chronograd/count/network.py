@@ -34,8 +34,8 @@ def _usual_dtype(model: nn.Module, spec: registry.NetworkSpec) -> torch.dtype:
     """Return the type of an input without a stated type: integers or complex numbers if the first layer takes them, else the
     network's.
     """
-    own = dtype_of(model)
-    return own if own.is_complex or own == torch.int64 else getattr(torch, spec.input_dtype)
+    dtype = dtype_of(model)
+    return dtype if dtype.is_complex or dtype == torch.int64 else getattr(torch, spec.input_dtype)
 
 
 def trace_network(reference: str, options: dict[str, Any] | None = None, **settings: Unpack[TraceSettings]) -> Trace:

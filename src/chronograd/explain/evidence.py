@@ -136,12 +136,14 @@ class Evidence:
     @cached_property
     def stalls_in_training(self) -> Stalls:
         """Return the stalls since the first step: earlier ones belong to start-up."""
-        return replace(self.stalls, found=tuple(one for one in self.stalls.found if one.is_in_step or one.step > 0))
+        return replace(
+            self.stalls, found=tuple(stall for stall in self.stalls.found if stall.is_in_step or stall.step > 0)
+        )
 
     @cached_property
     def stalls_in_startup(self) -> Stalls:
         return replace(
-            self.stalls, found=tuple(one for one in self.stalls.found if not (one.is_in_step or one.step > 0))
+            self.stalls, found=tuple(stall for stall in self.stalls.found if not (stall.is_in_step or stall.step > 0))
         )
 
     @property

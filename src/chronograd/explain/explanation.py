@@ -174,17 +174,19 @@ def _ranked(findings: Sequence[Diagnosis], run: Evidence) -> list[Diagnosis]:
     A busy host comes before its symptoms, which then get no remedies: rank, disk and link are in order.
     """
     stalls = run.stalls_in_training.found
-    is_known = bool(stalls) and max(stalls, key=lambda one: one.seconds).reason in ("stopped", "link")
+    is_known = bool(stalls) and max(stalls, key=lambda stall: stall.seconds).reason in ("stopped", "link")
     symptoms = {"slow_link", "slow_worker"} | (set() if is_known else {"stall"})
     is_busy = any(finding.cause == "busy_host" and finding.is_found for finding in findings)
     if is_busy:
-        findings = [replace(one, remedies=()) if one.cause in symptoms else one for one in findings]
-    most = max((one.cost or 0.0 for one in findings if is_busy and one.cause in symptoms and one.is_found), default=0.0)
+        findings = [replace(finding, remedies=()) if finding.cause in symptoms else finding for finding in findings]
+    costs = [finding.cost or 0.0 for finding in findings if finding.cause in symptoms and finding.is_found]
+    most = max(costs, default=0.0) if is_busy else 0.0
 
     def cost(finding: Diagnosis) -> float:
         return max(finding.cost or 0.0, most if finding.cause == "busy_host" else 0.0)
 
     verdicts = ("found", "not found", "not measured")
     return sorted(
-        findings, key=lambda one: (verdicts.index(one.verdict), -cost(one), is_busy and one.cause != "busy_host")
+        findings,
+        key=lambda finding: (verdicts.index(finding.verdict), -cost(finding), is_busy and finding.cause != "busy_host"),
     )

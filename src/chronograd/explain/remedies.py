@@ -189,10 +189,10 @@ def too_many_threads(run: Evidence, split: Split, cost: float | None) -> list[Re
 
 def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """Return how to avoid the longest stall."""
-    found = run.stalls_in_training.found
-    if not found or not run.wall_s:
+    stalls = run.stalls_in_training.found
+    if not stalls or not run.wall_s:
         return []
-    longest = max(found, key=lambda one: one.seconds)
+    longest = max(stalls, key=lambda stall: stall.seconds)
     what, how = {
         "stopped": (
             "make sure that no process is stopped",

@@ -153,7 +153,8 @@ class Course:
         """Return log(value) of possible runs, of shape (num_paths, num_steps), and their weights.
 
         The rate stays; or it falls, and the run gains a small share of its fall so far; or it falls, and the run gains as known
-        runs did. If the schedule is stated, the rate does not stay. A run that shows what it trains has one kind.
+        runs did. If the schedule is stated, the rate does not stay. A run that shows what it trains has one kind. If the rate may
+        stay, the first NUM_PATHS are those of a rate that stays.
         """
         if self.language is not None:
             paths = self.language.paths(steps)
@@ -251,7 +252,7 @@ class Course:
         paths, weights = self._paths(steps)
         step, low, high = self._firsts(np.exp(paths) <= value, steps, weights)
         if self.own is not None and self.stays_in_middle:
-            stays = self.own.paths(self.place(steps), steps)
+            stays = paths[:NUM_PATHS]
             step, _, _ = self._firsts(np.exp(stays) <= value, steps, np.ones(NUM_PATHS))
             low = min((k for k in (low, step) if k is not None), default=None)
             high = None if None in (high, step) else max(high or 0.0, step or 0.0)
@@ -347,10 +348,10 @@ class Forecast(Course):
         runs = len(self.known.losses if is_loss else self.known.alike_with_small(self.curve.schedule)[0])
         until = f"until {self.curve.unit} {number(self.ahead)} from {here}; then " if self.ahead > self.until else ""
         values, source = ("training losses", "our studies") if is_loss else ("errors", "DAWNBench and our studies")
-        known = f"{values} of {how_many(runs, 'image classifiers')} of {source}"
+        classifiers = f"{values} of {how_many(runs, 'image classifiers')} of {source}"
         if self.uses_paths:
-            return f"forecast {until}from {own}, and from the {known} with a falling rate"
-        return f"forecast {until}from the {known}{'' if is_loss else ' with such a schedule'}"
+            return f"forecast {until}from {own}, and from the {classifiers} with a falling rate"
+        return f"forecast {until}from the {classifiers}{'' if is_loss else ' with such a schedule'}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
