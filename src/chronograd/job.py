@@ -235,6 +235,27 @@ class Augmentation(_Section):
         return self == Augmentation()
 
 
+# Fields of `training` that had another name: the new one, and the new value of each old value.
+_OLD_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "frozen_norm": ("freeze_norm", {"stored": None, "batch": False}),
+}
+
+
+def with_new_names(training: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of `training` as they are called now; leave out those that have their default.
+
+    >>> with_new_names({"batch": 64, "frozen_norm": "batch"}), with_new_names({"frozen_norm": "stored"})
+    ({'batch': 64, 'freeze_norm': False}, {})
+    """
+    renamed = dict(training)
+    for old, (new, values) in _OLD_NAMES.items():
+        if isinstance(renamed.get(old), str) and renamed[old] in values:
+            value = values[renamed.pop(old)]
+            if value is not None:
+                renamed.setdefault(new, value)
+    return renamed
+
+
 class ParameterGroup(_Section):
     """Parameters with a different learning rate or weight decay."""
 
@@ -289,10 +310,14 @@ class Training(_Section):
     """Random changes to training images."""
     trainable: Literal["all", "head"] = "all"
     """`head` freezes all but the last linear layer; without augmentation the frozen part then runs only once per image."""
-    frozen_norm: Literal["stored", "batch"] = "stored"
-    """Statistics that batch norm uses in frozen layers: those stored with the weights, or those of each batch."""
+    freeze_norm: bool | None = Field(None, exclude_if=lambda given: given is None)
+    """true: batch norm uses the statistics stored with the weights in all layers; its scale and shift are still trained. false: it
+    uses those of each batch, also in frozen layers. null: stored ones in frozen layers only.
+    """
     parameter_groups: tuple[ParameterGroup, ...] = ()
     """Exceptions to learning rate and weight decay; the first match applies."""
+    layer_decay: float = Field(1.0, gt=0, le=1, exclude_if=lambda given: given == 1)
+    """Factor on the learning rate from each block of layers to the one before it; the last layer has the whole rate."""
     accumulation: int = Field(1, ge=1)
     """Number of parts of a rank's batch; gradients of the parts are added up before the update."""
     ema_decay: float = Field(0.0, ge=0, lt=1)
@@ -329,6 +354,7 @@ class Training(_Section):
     def _from_recipe(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
+        given = with_new_names(given)
         name = given.get("recipe", "sgd-momentum")
         if not isinstance(name, str) or name not in RECIPES:
             return given

@@ -45,6 +45,42 @@ def test_pattern_without_match_is_reported() -> None:
         make_optimizer(network(), frozen)
 
 
+class Block(nn.Sequential):
+    """A repeated class of layers."""
+
+
+def blocks_of_a_network() -> nn.Module:
+    """Return a stem, two blocks with a layer between them, a last norm and a head."""
+    return nn.Sequential(
+        nn.Linear(2, 2, bias=False),
+        Block(nn.Linear(2, 2, bias=False)),
+        nn.Linear(2, 2, bias=False),
+        Block(nn.Linear(2, 2, bias=False)),
+        nn.LayerNorm(2, bias=False),
+        nn.Linear(2, 1, bias=False),
+    )
+
+
+def test_rates_decay_by_block_from_the_last_layer() -> None:
+    net = blocks_of_a_network()
+    training = Training.model_validate({
+        "learning_rate": 1.0, "weight_decay": 0, "layer_decay": 0.5,
+        "parameter_groups": [{"match": "3.*", "learning_rate_factor": 3, "weight_decay": 0.25}],
+    })  # fmt: skip
+    optimizer = make_optimizer(net, training)
+    set_rate(optimizer, training, 0, 10)
+    names = {id(p): name for name, p in net.named_parameters()}
+    rates = {names[id(p)]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+    assert rates == {
+        "0.weight": (0.125, 0), "1.0.weight": (0.25, 0), "2.weight": (0.25, 0), "3.0.weight": (1.5, 0.25), "4.weight": (1, 0),
+        "5.weight": (1, 0),
+    }  # fmt: skip
+
+
+def test_no_decay_leaves_one_group() -> None:
+    assert len(parameter_groups(blocks_of_a_network(), Training())) == 1
+
+
 def test_adadelta_formula() -> None:
     """Zeiler 2012: v = ρ v + (1 - ρ) g²; step √(u + ε) / √(v + ε) · g; u = ρ u + (1 - ρ) step²."""
     training = Training.model_validate({"recipe": "adadelta"})

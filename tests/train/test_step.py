@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from chronograd import job as jobs
 from chronograd.data import datasets
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError
+from chronograd.train.check import check_network
 from chronograd.train.loop import evaluate
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import AUXILIARY_WEIGHT, TrainingStep
@@ -144,11 +145,14 @@ def test_copies_enlarge_the_batch_with_the_same_samples() -> None:
     assert step.rank_samples == 16
 
 
-@pytest.mark.parametrize("frozen_norm", ["stored", "batch"])
-def test_frozen_trunk_does_not_change(frozen_norm: str) -> None:
-    step, dataset = make_step(
-        "network.name=tiny_networks:random", "training.trainable=head", f"training.frozen_norm={frozen_norm}"
-    )
+STATISTICS = {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_stored"), [("freeze_norm=null", True), ("freeze_norm=false", False), ("freeze_norm=true", True)]
+)
+def test_frozen_trunk_does_not_change(stated: str, is_stored: bool) -> None:
+    step, dataset = make_step("network.name=tiny_networks:random", "training.trainable=head", f"training.{stated}")
     before = {name: t.clone() for name, t in step.network.state_dict().items()}
     for index in range(3):
         step.run(index)
@@ -156,9 +160,42 @@ def test_frozen_trunk_does_not_change(frozen_norm: str) -> None:
     step.run(3)
     after = step.network.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    statistics = {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
-    assert changed == {"6.weight", "6.bias"} | (statistics if frozen_norm == "batch" else set())
-    assert step.has_features == (frozen_norm == "stored")
+    assert changed == {"6.weight", "6.bias"} | (set() if is_stored else STATISTICS)
+    assert step.has_features == is_stored
+
+
+@pytest.mark.parametrize("stated", ["null", "false", "true"])
+def test_frozen_norm_keeps_its_statistics_while_all_weights_are_trained(stated: str) -> None:
+    step, dataset = make_step("network.name=tiny_networks:random", f"training.freeze_norm={stated}")
+    before = {name: t.clone() for name, t in step.network.state_dict().items()}
+    for index in range(2):
+        step.run(index)
+    evaluate(step, dataset, PLACE)
+    step.run(2)
+    same = {name for name, t in step.network.state_dict().items() if torch.equal(before[name], t)}
+    assert same == (STATISTICS if stated == "true" else set())
+    assert step.network[5].training  # type: ignore[index]  # dropout
+
+
+def test_frozen_norm_is_an_affine_map_of_its_stored_statistics() -> None:
+    """y = γ (x - mean) / √(var + ε) + β, and the gradient of γ is the sum over the batch of ∂loss/∂y times the bracket."""
+    step, _ = make_step("network.name=tiny_networks:random", "training.freeze_norm=true")
+    norm: nn.BatchNorm2d = step.network[2]  # type: ignore[index, assignment]
+    norm.running_mean.fill_(0.25)  # type: ignore[union-attr]
+    norm.running_var.fill_(4.0)  # type: ignore[union-attr]
+    norm.eps = 0.0
+    x = torch.randn(3, 8, 2, 2)
+    y = norm(x)
+    torch.testing.assert_close(y, (x - 0.25) / 2)
+    y.sum().backward()
+    torch.testing.assert_close(norm.weight.grad, ((x - 0.25) / 2).sum((0, 2, 3)))
+
+
+def test_network_without_batch_norm_has_nothing_to_freeze() -> None:
+    job = jobs.from_dict({"network": {"name": "tiny_networks:plain"}, "data": {"name": "digits"}})
+    job = jobs.changed(job, ["training.freeze_norm=true"])
+    with pytest.raises(InputError, match="has no batch norm"):
+        check_network(job, datasets.card(job.data))
 
 
 def test_cached_features_give_the_same_losses() -> None:

@@ -138,6 +138,11 @@ def _check_is_predicted(job: Job) -> None:
             "training.trainable is head: training of the last layer alone cannot be predicted yet",
             "measure it, or predict it with training.trainable=all, which is an upper bound",
         )
+    if job.training.freeze_norm:
+        raise InputError(
+            "training.freeze_norm is true: a step without the statistics of batches cannot be predicted yet",
+            "measure it, or leave the field out: that step takes a little longer",
+        )
     if job.backend == "parameter_server":
         raise InputError(
             "backend is parameter_server, whose workers do not wait for each other; only synchronous steps can be predicted",

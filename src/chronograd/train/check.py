@@ -15,6 +15,7 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.models.weights import head_of
 from chronograd.train.optimizer import parameter_groups
+from chronograd.train.step import batch_norms
 from chronograd.words import how_many
 
 
@@ -28,6 +29,11 @@ def check_network(job: Job, card: DatasetCard) -> None:
     if job.training.trainable == "head":
         head_of(network)
     parameter_groups(network, job.training)
+    if job.training.freeze_norm and not batch_norms(network):
+        raise InputError(
+            f"training.freeze_norm is true, but network {job.network.name} has no batch norm with stored statistics",
+            "leave training.freeze_norm out",
+        )
     if job.backend == "tensor_parallel":
         from chronograd.train.sharded import shared_blocks  # imports torch.distributed.tensor
 

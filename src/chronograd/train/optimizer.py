@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from chronograd.errors import InputError
-from chronograd.job import Training
+from chronograd.job import ParameterGroup, Training
+from chronograd.predict.checkpointing import blocks
 from chronograd.train.schedule import learning_rate
 
 
@@ -21,7 +22,7 @@ def make_optimizer(network: nn.Module, training: Training, is_fused: bool = Fals
 
     Raises InputError for a group that matches nothing, and where nothing is left to train.
     """
-    groups = [g for g in parameter_groups(network, training) if g["params"]]
+    groups = parameter_groups(network, training)
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimizer == "adamw":
         return torch.optim.AdamW(
@@ -35,30 +36,58 @@ def make_optimizer(network: nn.Module, training: Training, is_fused: bool = Fals
 
 
 def parameter_groups(network: nn.Module, training: Training) -> list[dict[str, Any]]:
-    """Return groups for an optimizer. Each has a `factor` on the scheduled rate. The last group holds the other parameters."""
+    """Return groups for an optimizer. Each has a `factor` on the scheduled rate. The last ones hold the parameters without exceptions."""
     stated = training.parameter_groups
-    groups: list[dict[str, Any]] = [{"params": [], "factor": g.learning_rate_factor} for g in stated]
-    for group, given in zip(groups, stated, strict=True):
-        if given.weight_decay is not None:
-            group["weight_decay"] = given.weight_decay
-    groups.append({"params": [], "factor": 1.0})
+    decays = layer_decays(network, training.layer_decay)
+    groups: dict[tuple[int, float], dict[str, Any]] = {}
     matched = set()
     for name, parameter in network.named_parameters():
         chosen = next((i for i, g in enumerate(stated) if fnmatchcase(name, g.match)), len(stated))
         matched.add(chosen)
-        if groups[chosen]["factor"] == 0:
+        exception = stated[chosen] if chosen < len(stated) else ParameterGroup(match="*")
+        if exception.learning_rate_factor == 0:
             parameter.requires_grad_(False)
         if parameter.requires_grad:
-            groups[chosen]["params"].append(parameter)
+            factor = exception.learning_rate_factor * decays[name]
+            own = {} if exception.weight_decay is None else {"weight_decay": exception.weight_decay}
+            group = groups.setdefault((chosen, decays[name]), {"params": [], "factor": factor, **own})
+            group["params"].append(parameter)
     for i, given in enumerate(stated):
         if i not in matched:
             raise InputError(
                 f"training.parameter_groups: no parameter is left for {given.match!r}",
                 f"names look like {', '.join(list(dict(network.named_parameters()))[:4])}; the first match holds",
             )
-    if not any(group["params"] for group in groups):
+    if not groups:
         raise InputError("no parameter is left to train", "freeze fewer: see training.trainable and parameter_groups")
-    return groups
+    return [groups[key] for key in sorted(groups)]
+
+
+def layer_decays(network: nn.Module, decay: float) -> dict[str, float]:
+    """Return the factor of each parameter by name: decay^k, where k is the number of blocks from its own to the last layer.
+
+    What comes before the first block counts as one, and so does all after the last block, with the last layer: there k is 0. What
+    lies between two blocks belongs to the first of them. A network without blocks decays by layer. Names are in the order of
+    modules, which is assumed to be the order in which they run. Source: Bao et al. 2021, BEiT, appendix on fine-tuning.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> layer_decays(net, 0.5)
+    {'0.weight': 0.5, '0.bias': 0.5, '2.weight': 1.0, '2.bias': 1.0}
+    """
+    names = [name for name, _ in network.named_parameters()]
+    modules = {path: type(module).__name__ for path, module in network.named_modules()}
+    found = blocks(modules)
+    owners = [found.get(name.rpartition(".")[0]) for name in names]
+    if not found:
+        owners = [name.rpartition(".")[0] for name in names]
+    last = max((i for i, owner in enumerate(owners) if owner is not None), default=-1)
+    depths, depth, before = [], 0, None
+    for i, owner in enumerate(owners):
+        if owner is not None and owner != before:
+            depth, before = depth + 1, owner
+        depths.append(depth if i <= last or not found else depth + 1)
+    deepest = max(depths, default=0)
+    return {name: decay ** (deepest - depth) for name, depth in zip(names, depths, strict=True)}
 
 
 def set_rate(optimizer: torch.optim.Optimizer, training: Training, step: int, num_steps: int) -> None:

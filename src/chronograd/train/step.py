@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
@@ -94,7 +95,7 @@ class TrainingStep:
             self._head, head = head_of(self.network)
             self.network.requires_grad_(False)
             head.requires_grad_(True)
-            if training.augmentation.is_none and training.frozen_norm == "stored":
+            if training.augmentation.is_none and training.freeze_norm is not False:
                 self._keep_features()
         self.optimizer = make_optimizer(self.network, training)
         if training.ema_decay:
@@ -275,11 +276,14 @@ class TrainingStep:
         return self.part_of(self.network if self.averaged is None else self.averaged.module)
 
     def train_mode(self) -> None:
-        """Set training mode. A frozen trunk stays in evaluation mode unless its norms follow the batch."""
+        """Set training mode. A frozen trunk stays in evaluation mode unless its norms follow the batch, and so do frozen norms."""
         self.network.train()
-        if self._head and self.training.frozen_norm == "stored":
+        if self._head and self.training.freeze_norm is not False:
             self.network.eval()
             self.network.get_submodule(self._head).train()
+        if self.training.freeze_norm:
+            for norm in batch_norms(self.network):
+                norm.eval()
 
     def arithmetic(self) -> AbstractContextManager[Any]:
         """Return a context of autocast if the precision requires it."""
@@ -374,6 +378,11 @@ def initial_network(
     if job.training.channels_last:
         lay_out(network)
     return network, said
+
+
+def batch_norms(network: nn.Module) -> list[nn.Module]:
+    """Return the layers that store statistics of batches."""
+    return [module for module in network.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
 
 
 def checkpoint_blocks(network: nn.Module) -> None:

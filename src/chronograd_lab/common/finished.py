@@ -15,7 +15,7 @@ from typing import Any
 
 from chronograd import files
 from chronograd.errors import FileFormatError, JobError
-from chronograd.job import Job, resolved
+from chronograd.job import Job, resolved, with_new_names
 from chronograd.record import Record
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import End
@@ -55,7 +55,11 @@ def restore(stored: Path, job: Job, path: Path) -> RunDir:
     try:
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             raise ValueError("another format or version")
-        own, record, derived = content["job"], Record.model_validate(content["record"]), dict(content["derived"])
+        own, record, derived = (
+            _renamed(content["job"]),
+            Record.model_validate(content["record"]),
+            dict(content["derived"]),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise FileFormatError(f"{stored} holds no finished run: {error}") from None
     asked = portable(_of_work(job))
@@ -130,6 +134,11 @@ def portable(value: Any) -> Any:
 def _of_work(job: Job) -> dict[str, Any]:
     """Return the job as plain data without its cluster, which may differ between machines."""
     return {key: value for key, value in resolved(job).items() if key != "cluster"}
+
+
+def _renamed(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored job with the present names of its fields."""
+    return {**job, "training": with_new_names(job["training"])} if "training" in job else job
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def test_every_setting_is_tried_once() -> None:
 def test_cause_becomes_a_job() -> None:
     job = cause_job(LAPTOP, HeadSetup("raw", "batch", 32, 0.001), "weights.tar")
     assert (job.data.normalisation, job.data.image_size) == ("raw", 32)
-    assert (job.training.trainable, job.training.frozen_norm) == ("head", "batch")
+    assert (job.training.trainable, job.training.freeze_norm) == ("head", False)
     assert (job.training.optimizer, job.training.learning_rate) == ("adadelta", 0.001)
     assert job.network.weights == "weights.tar"
     assert cause_job(LAPTOP, replace(GOOD, is_pretrained=False), "weights.tar").network.weights is None

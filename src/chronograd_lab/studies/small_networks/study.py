@@ -181,7 +181,7 @@ def cause_job(settings: Settings, setting: HeadSetup, weights: str, part: str = 
     data = {"image_size": setting.image_size, "normalisation": setting.normalisation, "skip": own.get("skip", 0)}
     return _job(
         settings, own["network"], weights if setting.is_pretrained else None, data, own["epochs"], recipe="adadelta",
-        learning_rate=setting.rate, trainable="head", frozen_norm=setting.norm,
+        learning_rate=setting.rate, trainable="head", freeze_norm=False if setting.norm == "batch" else None,
     )  # fmt: skip
 
 
