@@ -279,4 +279,4 @@ def test_an_unknown_policy_is_reported(write):
         command, ["schedule", str(write(SERVERS + OPTIMUS)), "--on", "4xv100", "--policy", "lottery"]
     )
     assert result.exit_code == 2
-    assert "unknown policy 'lottery'; known: fair" in result.output
+    assert "unknown policy 'lottery'; known: allox, fair" in result.output

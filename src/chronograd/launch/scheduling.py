@@ -240,7 +240,8 @@ class _Schedule:
     def _decide(self, active: Sequence[_Live]) -> None:
         for one in active:
             self._look(one)
-        sizes = self.policy.allocate(Moment(list(active), self.pool, self._now(), self.conditions.resize_s))
+        regular_s = self.conditions.interval_s if self.policy.decides != "events" else 0.0
+        sizes = self.policy.allocate(Moment(list(active), self.pool, self._now(), self.conditions.resize_s, regular_s))
         for one in active:
             one.wanted = sizes.get(one.index, NOTHING)
             one.checkpoint = _newest(one)

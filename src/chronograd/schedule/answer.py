@@ -12,6 +12,7 @@ from chronograd.answer import IF_KNOWN, Answer, Column, Section, Table
 from chronograd.figure import Figure
 from chronograd.record import INTERVAL
 from chronograd.schedule.events import Conditions, Stay, Timetable, simulate
+from chronograd.schedule.fairness import finish_time_fairness, jain_index
 from chronograd.schedule.jobs import Pool, ScheduledJob
 from chronograd.schedule.policies import Policy
 from chronograd.schedule.timelines import in_use, timeline
@@ -19,6 +20,7 @@ from chronograd.units import NOTHING_S, dollars, percent, seconds, signed, whole
 from chronograd.words import how_many
 
 _MAX_ROWS = 40
+FAIR = 1 + 1e-9  # a finish-time fairness up to here is fair; the rest is rounding
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,12 @@ class Likely:
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """A policy on the workload: means over its jobs. `completion` is the time from arrival to end, `missed` counts deadlines."""
+    """A policy on the workload: means over its jobs. `completion` is the time from arrival to end, `missed` counts deadlines.
+
+    Attributes:
+        worst_rho: largest finish-time fairness of a job; above 1, it would have ended sooner with its own part of the cluster.
+        unfair: share of jobs with a finish-time fairness above 1. jain: Jain's index of 1/rho.
+    """
 
     policy: str
     title: str
@@ -49,6 +56,9 @@ class PolicyResult:
     utilization: Likely
     restarts: Likely
     missed: Likely
+    worst_rho: Likely
+    unfair: Likely
+    jain: Likely
     cost_usd: Likely | None = field(default=None, metadata=IF_KNOWN)
 
 
@@ -131,7 +141,7 @@ def schedule_answer(
         pool.gpus,
         pool.title,
         _job_results(schedules[first.name]),
-        [_policy_result(policy, schedules[policy.name], pool.usd_per_hour) for policy in policies],
+        [_policy_result(policy, schedules[policy.name], pool) for policy in policies],
         _changes(jobs, pool, schedules[first.name], lambda on, own: drawn(on, own, first)),
         draws,
     )
@@ -145,10 +155,7 @@ def schedule_answer(
         f"{how_many(len(jobs), 'jobs')} on {pool.gpus} × {pool.title}",
         sections=sections,
         result=result,
-        notes=[
-            "Not included: evaluation and checkpoints, the time to load data to another node, other users, and sizes that do not fit on "
-            "whole nodes."
-        ],
+        notes=["Not included: evaluation and checkpoints, the time to load data to another node, and other users."],
     )
 
 
@@ -194,7 +201,7 @@ def with_real(
 def _assumptions(conditions: Conditions, draws: int) -> str:
     start = f" A job needs {seconds(conditions.start_s)} to start." if conditions.start_s else ""
     regular = (
-        f" Fair shares, Optimus, Pollux and Tiresias decide every {seconds(conditions.interval_s)}."
+        f" Policies with rounds or regular decisions have one every {seconds(conditions.interval_s)}."
         if conditions.interval_s
         else ""
     )
@@ -207,11 +214,12 @@ def _assumptions(conditions: Conditions, draws: int) -> str:
 # -- results ---------------------------------------------------------------------------------------
 
 
-def _policy_result(policy: Policy, schedules: Sequence[Timetable], usd_per_hour: float | None) -> PolicyResult:
+def _policy_result(policy: Policy, schedules: Sequence[Timetable], pool: Pool) -> PolicyResult:
     def over(value: Callable[[Timetable], float]) -> Likely:
         return Likely.of([value(one) for one in schedules])
 
-    price = None if usd_per_hour is None else usd_per_hour / 3600
+    price = None if pool.usd_per_hour is None else pool.usd_per_hour / 3600
+    rhos = [finish_time_fairness(schedule, pool.gpus) for schedule in schedules]
     return PolicyResult(
         policy.name,
         policy.title,
@@ -223,6 +231,9 @@ def _policy_result(policy: Policy, schedules: Sequence[Timetable], usd_per_hour:
         over(lambda s: s.utilization),
         over(lambda s: float(s.restarts.sum())),
         over(lambda s: float(s.missed)),
+        Likely.of([float(rho.max()) for rho in rhos]),
+        Likely.of([float((rho > FAIR).mean()) for rho in rhos]),
+        Likely.of([jain_index(1 / rho) for rho in rhos]),
         None if price is None else over(lambda s: price * s.capacity_s),
     )
 
@@ -290,6 +301,9 @@ def _policies_section(
         Column("makespan", lambda r: _range(r.makespan_s, seconds), format=str),
         Column("in use", lambda r: whole_percent(r.utilization.value), format=str),
         Column("restarts", lambda r: r.restarts.value, format=".0f"),
+        Column("worst rho", lambda r: r.worst_rho.value, format=".2f"),
+        Column("unfair", lambda r: whole_percent(r.unfair.value), format=str),
+        Column("Jain", lambda r: r.jain.value, format=".2f"),
         Column("late", lambda r: r.missed.value, format=".1f"),
         Column("cost", lambda r: r.cost_usd and dollars(r.cost_usd.value), format=str),
     ]
@@ -305,8 +319,10 @@ def _policies_section(
             [
                 "completion: mean time from arrival to end, with the 80 % interval",
                 "in use: share of GPU time that jobs hold",
+                "rho: finish-time fairness, the time from arrival to end over that on an n-th of the cluster for n jobs; unfair: share of "
+                "jobs above 1; Jain: Jain's index of 1/rho",
             ],
-            drop=["median", "restarts"],
+            drop=["median", "restarts", "Jain", "95 %"],
         ).without_empty_columns(),
     )
 

@@ -5,7 +5,8 @@ intervals of its predictions. The speed of a job is known as soon as it has run.
 proportion to the progress, because a forecast from half a run has half the error of one before it (our assumption).
 
 A job is resized at a checkpoint: it stops for `resize_s`, and keeps what it has done. After a failure it returns to its last
-checkpoint.
+checkpoint. Its workers are placed on as few nodes as the free GPUs allow, and stay there until its size changes. A job whose batch
+changes while it runs goes on at the speed of its new batch without a pause.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.schedule.jobs import NOTHING, Allocation, JobState, Moment, Pool, ScheduledJob, Sizes
+from chronograd.schedule.placement import FreeNodes, Place
 from chronograd.schedule.policies import Policy
 from chronograd.units import seconds
 from chronograd.words import some
@@ -80,13 +82,14 @@ def usual_interval_s(jobs: Sequence[ScheduledJob], pause_s: float = Conditions.r
 
 @dataclass(frozen=True)
 class Stay:
-    """A job at one size for a while; `is_paused` while it restarts."""
+    """A job at one size for a while; `is_paused` while it restarts, `is_spread` on more nodes than necessary."""
 
     index: int
     start_s: float
     end_s: float
     size: Allocation
     is_paused: bool = False
+    is_spread: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +144,8 @@ class Timetable:
 class _Active(JobState):
     """A job with what only the simulation knows: its true work, and `rate` in samples per second at its present size.
 
-    It has done `base` at `base_s`, from which it runs: after a start, a resize or a failure. It is paused until then.
+    It has done `base` at `base_s`, from which it runs: after a start, a resize, a failure or another batch. It is paused until
+    then. `place`: its workers by node, if placement matters.
     """
 
     work: float = 0.0
@@ -152,9 +156,19 @@ class _Active(JobState):
     base_s: float = 0.0
     since_s: float = 0.0
     fails_s: float = math.inf
+    place: Place | None = None
+    is_spread: bool = False
+
+    @property
+    def goal(self) -> float:
+        """Return the work at which its phase ends: that of its next batch, or all."""
+        if self.phase == len(self.job.phases):
+            return self.work
+        return self.job.phases[self.phase].start / self.job.work * self.work
 
     def ends_s(self, now: float) -> float:
-        return max(now, self.base_s) + (self.work - self.done) / self.rate if self.rate > 0 else math.inf
+        """Return when its phase ends."""
+        return max(now, self.base_s) + (self.goal - self.done) / self.rate if self.rate > 0 else math.inf
 
     def is_done(self) -> bool:
         return self.done >= self.work * (1 - _ROUNDING)
@@ -218,6 +232,10 @@ class _Simulation:
         self.active: dict[int, _Active] = {}
         self.stays: list[Stay] = []
         self.back_s: list[float] = []  # when each reclaimed node is back
+        has_places = pool.gpus_per_node > 1 and any(job.spread for job in jobs)
+        self.nodes = (
+            FreeNodes(pool.gpus, pool.gpus_per_node, (job.most_workers for job in jobs)) if has_places else None
+        )
         self.reclaim_s = self.now + self._wait(conditions.reclaim_s, pool.gpus // pool.gpus_per_node)
 
     def run(self) -> Timetable:
@@ -234,6 +252,7 @@ class _Simulation:
             if math.isinf(then) or events > MAX_EVENTS:
                 raise self._endless()
             self._advance(then)
+            self._change_batches()
             has_changed = self._finish()
             self._fail()
             has_nodes = self._change_nodes()
@@ -289,7 +308,7 @@ class _Simulation:
                 one.attained += gpus * passed
                 self.running_s[one.index] += passed
                 if one.ends_s(self.now) <= then:  # also if its time left is shorter than the clock's resolution
-                    one.done = one.work
+                    one.done = one.goal
                 else:
                     one.done += one.rate * max(0.0, then - max(self.now, one.base_s))
         self.now = then
@@ -298,10 +317,19 @@ class _Simulation:
         job, (work, pace) = self.jobs[index], self.factors[index]
         self.active[index] = _Active(index, job, job.work, work=job.work * work, true_pace=pace)
 
+    def _change_batches(self) -> None:
+        """Let jobs that have reached their next phase go on with another batch."""
+        for one in self.active.values():
+            while one.phase < len(one.job.phases) and one.done >= one.goal:
+                one.phase += 1
+                one.base, one.base_s = one.done, self.now
+                one.rate = self._rate(one)
+
     def _finish(self) -> bool:
         ended = [one for one in self.active.values() if one.is_done()]
         for one in ended:
             self._close(one)
+            self._leave(one)
             self.ended_s[one.index], self.gpu_s[one.index] = self.now, one.attained
             self.restarts[one.index] = one.restarts
             del self.active[one.index]
@@ -335,6 +363,8 @@ class _Simulation:
             return False
         if is_reclaimed:
             heappush(self.back_s, self.now + self.conditions.outage_s)
+        if self.nodes is not None:
+            self.nodes.lose(len(self.back_s))
         self.reclaim_s = self.now + self._wait(self.conditions.reclaim_s, self._num_nodes())
         return True
 
@@ -345,20 +375,40 @@ class _Simulation:
             one.left = max(predicted - one.done, _LEAST_LEFT * one.job.work)
         sizes = Sizes()
         if self.active and self._num_nodes():
-            sizes = self.policy.allocate(
-                Moment(list(self.active.values()), self._present(), self.now, self.conditions.resize_s)
-            )
-        for one in self.active.values():
-            size = sizes.get(one.index, NOTHING)
-            if size != one.size:
-                self._close(one)
-                one.size = size
-                self._begin(one, self.conditions.start_s if one.started_s is None else self.conditions.resize_s)
+            regular_s = self.conditions.interval_s if self.policy.decides != "events" else 0.0
+            jobs = list(self.active.values())
+            sizes = self.policy.allocate(Moment(jobs, self._present(), self.now, self.conditions.resize_s, regular_s))
+        changed = [
+            one for one in self.active.values() if sizes.get(one.index, NOTHING) != one.size or self._is_lost(one)
+        ]
+        for one in changed:
+            self._close(one)
+            self._leave(one)
+            one.size = sizes.get(one.index, NOTHING)
+        for one in sorted(changed, key=lambda one: -one.size.workers):
+            if self.nodes is not None and one.size != NOTHING:
+                one.place = self.nodes.take(one.size.workers)
+                one.is_spread = self.nodes.is_spread(one.place)
+            self._begin(one, self.conditions.start_s if one.started_s is None else self.conditions.resize_s)
+
+    def _is_lost(self, one: _Active) -> bool:
+        """Return whether a job has workers on a node that was reclaimed."""
+        return self.nodes is not None and one.place is not None and self.nodes.is_lost(one.place)
+
+    def _leave(self, one: _Active) -> None:
+        """Free the GPUs of a job."""
+        if self.nodes is not None and one.place is not None:
+            self.nodes.give_back(one.place)
+        one.place, one.is_spread = None, False
+
+    def _rate(self, one: _Active) -> float:
+        """Return the true samples per second of a job."""
+        return one.true_pace * one.job.speed(one.size, self.policy.adapts_batch, one.phase, one.is_spread)
 
     def _begin(self, one: _Active, pause_s: float) -> None:
         """Let a job run at its present size after a pause."""
         one.base, one.base_s, one.since_s = one.done, self.now + pause_s, self.now
-        one.rate = one.true_pace * one.job.speed(one.size, self.policy.adapts_batch)
+        one.rate = self._rate(one)
         if one.size != NOTHING:
             one.restarts += one.started_s is not None
             one.started_s = self.now if one.started_s is None else one.started_s
@@ -371,4 +421,4 @@ class _Simulation:
         ready = min(max(one.base_s, one.since_s), self.now)
         for start, end, is_paused in ((one.since_s, ready, True), (ready, self.now, False)):
             if end > start:
-                self.stays.append(Stay(one.index, start, end, one.size, is_paused))
+                self.stays.append(Stay(one.index, start, end, one.size, is_paused, one.is_spread))

@@ -28,6 +28,16 @@ class Allocation(NamedTuple):
 
 NOTHING = Allocation(0)
 
+Speeds = Sequence[Sequence[float]]
+"""Samples per second by workers (the first index, 0 has speed 0) and servers (the second)."""
+
+
+class Phase(NamedTuple):
+    """A part of a job with another batch: its speeds from the time that the job has done `start` of its work, in samples."""
+
+    start: float
+    samples_per_s: Speeds
+
 
 @dataclass(frozen=True)
 class Pool:
@@ -101,8 +111,10 @@ class ScheduledJob:
 
     Attributes:
         arrival_s: when the job is submitted. work: samples until it is done, at its own batch.
-        samples_per_s: by workers (the first index, 0 has speed 0) and servers (the second).
+        samples_per_s: by size, with the workers on as few nodes as possible.
         requested: its size under policies that do not resize.
+        spread: by workers, the speed of all-reduce on more nodes than necessary. Empty if placement makes no difference.
+        phases: later parts of a job whose batch changes while it runs, in order. A scheduler knows the present one.
         goodput: by workers, with the best batch of each size. A sample counts as much as one at the job's own batch. Empty if
             the job cannot change its batch.
         work_sigma, speed_sigma: standard deviations of the logarithm of predicted work and speed.
@@ -112,12 +124,14 @@ class ScheduledJob:
     name: str
     arrival_s: float
     work: float
-    samples_per_s: Sequence[Sequence[float]]
+    samples_per_s: Speeds
     requested: Allocation
     goodput: Sequence[float] = ()
     work_sigma: float = 0.0
     speed_sigma: float = 0.0
     deadline_s: float | None = None
+    spread: Sequence[float] = ()
+    phases: Sequence[Phase] = ()
 
     def __post_init__(self) -> None:
         size = self.requested
@@ -130,10 +144,17 @@ class ScheduledJob:
                 f"{self.name} requests {how_many(size.workers, 'workers')} and {how_many(size.servers, 'servers')}",
                 f"its speed is known for 1 to {self.most_workers} workers and up to {self.most_servers} servers",
             )
-        speeds = [row[self.smallest.servers :] for row in self.samples_per_s[1:]]
-        slowest = min(self.speed(size), *map(min, speeds), *self.goodput[1:])
+        tables = [self.samples_per_s, *(phase.samples_per_s for phase in self.phases)]
+        speeds = [row[self.smallest.servers :] for table in tables for row in table[1:]]
+        slowest = min(self.speed(size), *map(min, speeds), *self.goodput[1:], *self.spread[1:])
         if not (slowest > 0 and self.fastest < math.inf):
             raise InputError(f"{self.name} makes no progress at one of its sizes", "give finite speeds above 0")
+        starts = [0.0, *(phase.start for phase in self.phases), self.work]
+        if starts != sorted(set(starts)):
+            raise InputError(
+                f"{self.name} changes its batch after {starts[1:-1]} of {self.work:g} samples",
+                "give increasing numbers between 0 and its work",
+            )
 
     @property
     def most_workers(self) -> int:
@@ -145,13 +166,16 @@ class ScheduledJob:
 
     @property
     def requested_s(self) -> float:
-        """Return the predicted time at the requested size."""
-        return self.work / self.speed(self.requested)
+        """Return the predicted time at the requested size, in all phases."""
+        ends = [*(phase.start for phase in self.phases), self.work]
+        parts = np.diff([0.0, *ends])
+        return float(sum(part / self.speed(self.requested, phase=i) for i, part in enumerate(parts)))
 
     @property
     def fastest(self) -> float:
         """Return the highest speed of all sizes and batches."""
-        return max(*map(max, self.samples_per_s), *self.goodput)
+        tables = [self.samples_per_s, *(phase.samples_per_s for phase in self.phases)]
+        return max(*(max(row) for table in tables for row in table), *self.goodput)
 
     @property
     def smallest(self) -> Allocation:
@@ -164,11 +188,20 @@ class ScheduledJob:
         servers = min(-(-workers * self.requested.servers // self.requested.workers), self.most_servers)
         return Allocation(workers, servers)
 
-    def speed(self, size: Allocation, adapts_batch: bool = False) -> float:
-        """Return samples per second, at the job's own batch or (`adapts_batch`) as much progress with the best."""
+    def speed(self, size: Allocation, adapts_batch: bool = False, phase: int = 0, is_spread: bool = False) -> float:
+        """Return samples per second, at the job's own batch or (`adapts_batch`) as much progress with the best.
+
+        Args:
+            phase: the number of changes of its batch. is_spread: the workers are on more nodes than necessary.
+        """
         if adapts_batch and self.goodput:
-            return self.goodput[size.workers]
-        return self.samples_per_s[size.workers][size.servers]
+            speed = self.goodput[size.workers]
+        else:
+            table = self.phases[phase - 1].samples_per_s if phase else self.samples_per_s
+            speed = table[size.workers][size.servers]
+        if is_spread and self.spread and size.workers:
+            speed *= min(1.0, self.spread[size.workers] / self.samples_per_s[size.workers][size.servers])
+        return speed
 
     @classmethod
     def of_model(
@@ -221,6 +254,8 @@ class JobState:
     Attributes:
         left: predicted samples until it is done. pace: measured over predicted speed; 1 before it has run.
         size: its present tasks. attained: GPU-seconds so far. restarts: changes of its size.
+        phase: the number of changes of its batch so far.
+        share, credit_s, decided_s: for policies that give shares of time, see `rounds`.
     """
 
     index: int
@@ -231,21 +266,44 @@ class JobState:
     attained: float = 0.0
     restarts: int = 0
     started_s: float | None = None
+    phase: int = 0
+    share: float = 0.0
+    credit_s: float = 0.0
+    decided_s: float = math.inf
+
+    def speed(self, size: Allocation, adapts_batch: bool = False) -> float:
+        """Return the predicted samples per second with its present batch, or with the best one."""
+        return self.job.speed(size, adapts_batch, self.phase)
 
     def seconds(self, size: Allocation) -> float:
-        """Return the predicted time until it is done, at a size."""
-        speed = self.pace * self.job.speed(size)
+        """Return the predicted time until it is done, at a size and its present batch."""
+        speed = self.pace * self.speed(size)
         return self.left / speed if speed > 0 else math.inf
+
+    @property
+    def left_s(self) -> float:
+        """Return the predicted time until it is done, at the requested size."""
+        return self.seconds(self.job.requested)
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs that it requests."""
+        return self.job.requested.workers
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The input of a policy: the jobs in the order of their arrival, the cluster, and the time."""
+    """The input of a policy: the jobs in the order of their arrival, the cluster, and the time.
+
+    Attributes:
+        resize_s: pause of a job that gets another size. interval_s: between regular decisions; 0 without them.
+    """
 
     jobs: Sequence[JobState]
     pool: Pool
     now_s: float
     resize_s: float = 0.0
+    interval_s: float = 0.0
 
 
 Sizes = dict[int, Allocation]

@@ -41,7 +41,8 @@ def check_size(line: JobLine, pool: Pool) -> None:
 def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device, pool: Pool) -> ScheduledJob:
     """Return the job of a line of a workload.
 
-    Its global batch is fixed. A size whose batch does not fit into memory accumulates gradients over several parts.
+    Its global batch is fixed. A size whose batch does not fit into memory accumulates gradients over several parts. On more nodes than
+    necessary it has the speed of one GPU in each node, at most that of packed GPUs.
 
     Args:
         effort: the work until its target, of `effort_of`.
@@ -58,6 +59,10 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
         )
     most = min(pool.gpus, enough, MOST_GPUS)
     rates, sigma = throughputs(trace, job, device, most)
+    spread: Sequence[float] = ()
+    if pool.gpus > pool.gpus_per_node > 1 and most > 1 and job.backend != "data_parallel":  # which has one node
+        apart, _ = throughputs(trace, changed(job, ["cluster.per_node=1"]), device, most)
+        spread = [0.0, *np.minimum(rates, apart).tolist()]
     goodput: Sequence[float] = ()
     if line.noise_scale is not None:
         by_batch = {int(times * batch): () for times in ADAPTED if times * batch >= most}
@@ -75,6 +80,7 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
         work_sigma=effort.sigma_log,
         speed_sigma=sigma,
         deadline_s=line.deadline_s,
+        spread=spread,
     )
 
 

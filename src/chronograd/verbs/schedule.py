@@ -59,7 +59,7 @@ class ScheduleJobs(Request):
     on: Annotated[str, Spelling(metavar="[COUNTx]DEVICE", complete=complete_devices)]
     """GPUs of the cluster, such as 16xv100."""
     policy: Annotated[tuple[str, ...], POLICIES, Spelling(metavar="LIST")] = ("optimus", "fifo", "fair")
-    """fair, fifo, optimus, pollux, srtf, tiresias; or all. The first one gets a timeline."""
+    """allox, fair, fifo, gavel, makespan, optimus, pollux, srtf, themis, throughput, tiresias; or all. The first one gets a timeline."""
     slots: Annotated[int | None, click.IntRange(0)] = None
     """Places for parameter servers; as many as GPUs by default."""
     count: Annotated[int | None, click.IntRange(1, 100_000)] = None
@@ -67,7 +67,7 @@ class ScheduleJobs(Request):
     gap: Annotated[float, DURATION] = 600.0
     """With --count: mean time between arrivals, such as 10min."""
     interval: Annotated[float | None, DURATION] = None
-    """Time between the decisions of fair, optimus, pollux and tiresias; by default a tenth of the mean job's time, up to 10 minutes, or longer for jobs of months."""
+    """Length of a round, or time between regular decisions: of all policies but fifo and srtf. By default a tenth of the mean job's time, up to 10 minutes, or longer for jobs of months."""
     resize: Annotated[float | None, DURATION] = None
     """Pause of a job that gets another size: checkpoint and restart; 30 s by default, with --run as --start."""
     start: Annotated[float | None, DURATION] = None

@@ -22,7 +22,7 @@ def allocate(moment: Moment) -> Sizes:
         _, rank, state = heappop(heap)
         size = sizes.get(state.index, NOTHING)
         larger = state.job.grown(size)
-        is_useful = larger.workers <= state.job.most_workers and state.job.speed(larger) > state.job.speed(size)
+        is_useful = larger.workers <= state.job.most_workers and state.speed(larger) > state.speed(size)
         if is_useful and free.take(larger.more_than(size)):
             sizes[state.index] = larger
             heappush(heap, (moment.pool.share(larger), rank, state))

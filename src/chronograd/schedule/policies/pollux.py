@@ -42,8 +42,8 @@ def allocate(moment: Moment) -> Sizes:
 def _speed_up(state: JobState, size: Allocation, fair: int) -> float:
     """Return the goodput over that of an equal share."""
     equal = Allocation(min(fair, state.job.most_workers) - 1)
-    share = state.job.speed(state.job.grown(equal), adapts_batch=True)
-    return max(WITHOUT_GPU, state.job.speed(size, adapts_batch=True) / share)
+    share = state.speed(state.job.grown(equal), adapts_batch=True)
+    return max(WITHOUT_GPU, state.speed(size, adapts_batch=True) / share)
 
 
 def _gain(state: JobState, size: Allocation, fair: int) -> float:

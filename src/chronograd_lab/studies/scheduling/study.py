@@ -17,7 +17,7 @@ from chronograd.figure import Figure, Lines, Mark, Role, Series
 from chronograd.record import INTERVAL
 from chronograd.schedule.events import Conditions, Timetable, simulate
 from chronograd.schedule.jobs import ScheduledJob
-from chronograd.schedule.policies import names, policy
+from chronograd.schedule.policies import policy
 from chronograd.schedule.timelines import timeline
 from chronograd.units import seconds, whole_percent
 from chronograd.units import signed as minus
@@ -36,6 +36,8 @@ CONDITIONS = {
     POLLUX: Conditions(resize_s=30, interval_s=60),
     OWN: Conditions(resize_s=5, interval_s=10),
 }
+# The policies of the first sections, by name.
+POLICIES = ("fair", "fifo", "optimus", "pollux", "srtf", "tiresias")
 # Standard deviation of the logarithm over the mean size of an error.
 SIGMA = math.sqrt(math.pi / 2)
 WITHOUT_FORECAST = "fair"
@@ -99,7 +101,7 @@ def _of_seed(name: str, seed: int, settings: Settings) -> dict[str, list[Row]]:
     wrong = {error: [_wrong(job, error) for job in jobs] for error in settings["errors"]}
     denser = {load: [replace(job, arrival_s=job.arrival_s / load) for job in jobs] for load in settings["loads"]}
     return {
-        "runs": [row(jobs, own, jobs=len(jobs)) for own in names()],
+        "runs": [row(jobs, own, jobs=len(jobs)) for own in POLICIES],
         "errors": [row(of, own, error=error) for error, of in wrong.items() for own in some],
         "loads": [row(of, own, load=load) for load, of in denser.items() for own in some],
     }
@@ -141,9 +143,9 @@ def values(results: Results) -> dict[str, Any]:
         found[place] = {
             p: {"completion": relative(own, p, WITHOUT_FORECAST), "makespan": relative(own, p, WITHOUT_FORECAST, "makespan_s"),
                 "seconds": _mean(matching(own, policy=p), "completion_s"), "restarts": _mean(matching(own, policy=p), "restarts")}
-            for p in names()
+            for p in POLICIES
         }  # fmt: skip
-        found[place]["pollux"]["over"] = {p: relative(own, "pollux", p) for p in names()}
+        found[place]["pollux"]["over"] = {p: relative(own, "pollux", p) for p in POLICIES}
         found["slower"][place] = _by(matching(results.rows["errors"], workload=name), "error")
         found["load"][place] = _by(matching(results.rows["loads"], workload=name), "load")
     return found
@@ -192,10 +194,10 @@ def _real(rows: Sequence[Row]) -> Block:
 
 
 def _policies(runs: Sequence[Row]) -> Block:
-    rows, series, places = [], [], list(range(len(names())))
+    rows, series, places = [], [], list(range(len(POLICIES)))
     for name, color in WORKLOAD_COLORS.items():
         if own := matching(runs, workload=name):
-            mine = [{"workload": name, "policy": p, **relative(own, p, WITHOUT_FORECAST)} for p in names()]
+            mine = [{"workload": name, "policy": p, **relative(own, p, WITHOUT_FORECAST)} for p in POLICIES]
             ratio, low, high = ([row[k] for row in mine] for k in ("ratio", "low", "high"))
             series.append(Series(name, "predicted", places, ratio, low, high, color=color, is_scatter=True))
             rows += [
@@ -208,7 +210,7 @@ def _policies(runs: Sequence[Row]) -> Block:
         [Mark("y", 1, "fair shares")],
         log_y=True,
         x_ticks=places,
-        x_names=names(),
+        x_names=POLICIES,
     )
     columns: dict[str, Any] = {
         "workload": "workload", "policy": "policy", "completion": ("completion_s", seconds), "over fair shares": _interval,
