@@ -97,7 +97,10 @@ def test_from_python(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_column_selection(log: Path) -> None:
     assert read(log, None, "91%").column == "val_acc"
     curve = read(log, "accuracy", None)  # a column of that name comes before held-out data
-    assert (curve.column, curve.notes[0]) == ("accuracy", "--metric val_acc forecasts the held-out data")
+    assert (curve.column, curve.notes[0]) == (
+        "accuracy",
+        "accuracy is of training: --metric val_acc forecasts the held-out data",
+    )
     assert read(log, "Val/Acc", None).column == "val_acc"
     assert read(log, "loss", "0.01").column == "train_loss"
     assert read(log, None, "1.5").column == "train_loss"

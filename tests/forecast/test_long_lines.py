@@ -48,6 +48,10 @@ REPEATED = {
     "splits": "[train] a=1 [valid] a=2 ",
     "means": "Test: [1/2] acc 0.5 (0.6) ",
     "ordinals": "1epoch ",
+    "backspaces": "\b",
+    "bars of two": "[==>..]  Step: 1ms | Tot: 1s | ",
+    "items": "'a': 1, ",
+    "best": "best metric, ",
     "names before brackets": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa[",
 }
 

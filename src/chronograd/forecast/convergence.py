@@ -204,7 +204,7 @@ def why_unlike(curve: LearningCurve, known: PublishedCurves, own: OwnCurve | Non
         return "no known run has such a schedule"
     if curve.is_of_images is False:
         return "known runs are image classifiers trained from scratch, and this run is not one"
-    if curve.metric == "loss" and not is_entropy(curve.column):
+    if curve.metric == "loss" and (curve.bottom < 0 or not is_entropy(curve.column)):
         return f"{curve.column} is not a cross-entropy"
     runs = (
         known.of_losses()[0] if curve.metric == "loss" and known.losses else known.alike_with_small(curve.schedule)[0]

@@ -27,7 +27,7 @@ from chronograd.forecast.learning_curves import (
     named_column,
     read_curve,
 )
-from chronograd.forecast.log_words import metric_of, split_rank
+from chronograd.forecast.log_words import NO_SPLIT, metric_of, split_rank, without_split, words
 from chronograd.forecast.logs import HINT, Log, read_log
 from chronograd.forecast.loss_answer import missed, panel
 from chronograd.forecast.pace import CLOCK_FROM, Pace
@@ -46,19 +46,18 @@ _LEVEL = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*")
 def level(text: str, metric: Metric) -> float:
     """Parse a loss, a return, or an accuracy as a share: `92%`, `92` and `0.92` are the same. Raises InputError.
 
-    >>> [level(text, "accuracy") for text in ("92%", "92", "0.92", ".5%")], level("1.5", "loss")
-    ([0.92, 0.92, 0.92, 0.005], 1.5)
+    >>> [level(text, "accuracy") for text in ("92%", "92", "0.92", ".5%")], level("1.5", "loss"), level("-0.79", "loss")
+    ([0.92, 0.92, 0.92, 0.005], 1.5, -0.79)
     """
-    read = _LEVEL.fullmatch(text.strip().lstrip("-") if metric == "return" else text)
+    sign = -1.0 if text.strip().startswith("-") and metric != "accuracy" else 1.0
+    read = _LEVEL.fullmatch(text.strip().removeprefix("-") if sign < 0 else text)
     if read is None:
         raise InputError(f"{text!r} is not a level", "write an accuracy such as 92% or 0.92, or a loss such as 0.5")
     value = float(read[1])
-    if metric == "return":
-        return -value if text.strip().startswith("-") else value
-    if metric == "loss":
+    if metric != "accuracy":
         if read[2]:
-            raise InputError(f"a loss of {text.strip()}", "give a loss as a number, or --metric accuracy")
-        return value
+            raise InputError(f"a {metric} of {text.strip()}", f"give a {metric} as a number, or --metric accuracy")
+        return sign * value
     if not read[2] and 1 < value < 2:
         raise InputError(f"an accuracy of {value:g}", f"write {value:g}% or {value / 100:g}")
     if read[2] or value > 1:
@@ -99,14 +98,16 @@ def _column(log: Log, source: Path, metric: str | None, to: str | None) -> tuple
         kind = metric_of(name) or _metric_of_values(values, to)
         if kind == "accuracy" and _is_falling_loss(values):
             return name, "loss", [f"{name} falls from a value above 1, so it is read as a loss"]
-        held_out = next(iter(all_matching(log.names, kind, is_held_out=True)), name)
-        is_other = metric in NAMES and split_rank(held_out) < split_rank(name)
-        return name, kind, [f"--metric {held_out} forecasts the held-out data"] if is_other else []
+        if kind == "return" and to is not None and to.strip().endswith("%"):  # such as a rate of success
+            kind = _metric_of_values(values, to)
+        return name, kind, _held_out_notes(log, name, kind, metric)
     kinds: Sequence[Metric] = _kinds(to) if metric is None else (metric,)
     notes: list[str] = []
     short: list[tuple[str, Metric, list[str]]] = []
     for kind in kinds:
         for name in all_matching(log.names, kind, is_held_out=True):
+            if metric is None and _is_late(log, name):
+                continue
             values = log.read(name).values
             if metric is None and not values.any():
                 notes.append(f"{name} is 0 at every point, so it is no {kind}")
@@ -122,6 +123,24 @@ def _column(log: Log, source: Path, metric: str | None, to: str | None) -> tuple
     raise InputError(
         f"{source} has columns {', '.join(log.names[:12])}, none of them of {' or '.join(kinds)}",
         f"{HINT.split(',')[0]},{kinds[0]}, or name one with --metric",
+    )
+
+
+def _held_out_notes(log: Log, name: str, kind: Metric, metric: str) -> list[str]:
+    """Return a note if a column has no split, and the log has the same metric of held-out data."""
+    others = all_matching(log.names, kind, is_held_out=True)
+    if metric not in NAMES:
+        others = [one for one in others if split_rank(name) == NO_SPLIT and without_split(one) == without_split(name)]
+    held_out = next(iter(others), name)
+    if split_rank(held_out) >= split_rank(name):
+        return []
+    return [f"{name} is of training: --metric {held_out} forecasts the held-out data"]
+
+
+def _is_late(log: Log, name: str) -> bool:
+    """Return whether a column is the accuracy of single tokens in a log with a loss, which is the usual result of such a model."""
+    return (
+        "token" in words(name).split() and metric_of(name) == "accuracy" and bool(all_matching(log.names, "loss", True))
     )
 
 

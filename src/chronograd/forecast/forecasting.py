@@ -213,7 +213,7 @@ class Course:
         """Return when the expected curve reaches a target; `seen` is set if the curve reached it before the end of the fitted
         points.
         """
-        value = self._shown(target)
+        value = float(self.curve.fitted(target))
         is_there = np.flatnonzero(self.curve.values <= value)
         seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
         if self.uses_paths:
@@ -228,7 +228,7 @@ class Course:
         if self.ahead is not None and (step is None or step > self.ahead):
             step, low, high = self._reached_as_published(value)
             zero = self.started + zero_reaches(value, self.fitted.steps, self.fitted.values)
-            if self.curve.metric == "loss" and self.until < zero < (step or self._end()):
+            if self.curve.metric == "loss" and not self.curve.bottom and self.until < zero < (step or self._end()):
                 step, low = zero, min(low or zero, zero)
         return Reached(target, step, low, high, seen)
 
@@ -421,6 +421,13 @@ class Forecast(Course):
         }
 
 
+def _levels(curve: LearningCurve) -> tuple[float, float]:
+    """Return the smallest and the largest level that a curve may reach."""
+    if curve.metric == "accuracy":
+        return 0.0, 1.0
+    return 0.0 if curve.metric == "loss" and not curve.bottom else -LARGEST, LARGEST
+
+
 def forecast(
     curve: LearningCurve,
     fraction: float = 1.0,
@@ -451,8 +458,8 @@ def forecast(
             "; ".join((f"{how_many(count, 'points')} of {curve.name} are too few for a curve", *curve.notes)),
             f"wait for {MIN_POINTS}, or give a larger --fraction",
         )
-    levels = {"accuracy": (0.0, 1.0), "loss": (0.0, LARGEST), "return": (-LARGEST, LARGEST)}[curve.metric]
-    if target is not None and not levels[0] <= target <= levels[1]:
+    least, largest = _levels(curve)
+    if target is not None and not least <= target <= largest:
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")
     early, known = curve.first(count), published() if known is None else known
     started, points = early.since_last_drop(MIN_POINTS)

@@ -1,7 +1,8 @@
 """Learning curves from a run, or from any log that `chronograd.forecast.logs` can read.
 
-A curve is a loss, the error 1 - accuracy, or the distance of a return from a high one, by epochs or steps. Lower is better, so
-one model serves all. In logs the first column or tag with a usual name is used (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others can be named.
+A curve is a loss, the error 1 - accuracy, or the distance of a return from a high one, by epochs or steps. A loss below 0 is the
+distance from a lower one. Lower is better, so one model serves all. In logs the first column or tag with a usual name is used
+(`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others can be named.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.forecast.curves import Array
-from chronograd.forecast.learning_rates import schedule_of_rates
+from chronograd.forecast.learning_rates import schedule_of_drops, schedule_of_rates
 from chronograd.forecast.log_words import (
     NO_SPLIT,
     Metric,
@@ -53,6 +54,7 @@ NAMES: dict[Metric, tuple[str, ...]] = {
     "return": ("return", "mean_return", "ep_rew_mean", "episode_reward_mean"),
 }
 _WHOLE = {"loss", "total loss", "avg loss", "lm loss", "loss step", "loss epoch", "y"}
+DROPPED = {"change", "changed", "reduce", "reduced", "reducing"}  # words of a rate that is printed when it drops
 LEAST_STEP = 1e-9  # of an epoch or step; sums of squares of much smaller ones are 0
 # Column of a language model on real text: the loss on its test split.
 BITS_PER_BYTE = "bits_per_byte"
@@ -70,7 +72,8 @@ class LearningCurve:
         notes: points of the source that were left out, and why, in words.
         times: when each point was written, in seconds since 1970 or since some start; None if unknown.
         column: the name of the values in their source. scale: their divisor, 100 for percentages.
-        top: 1 for accuracies; for returns the best so far plus their range, because no return is known to be the best.
+        bottom: 0 for losses; if they go below 0, the smallest so far minus their range, because no such loss is known to be the
+            smallest. top: 1 for accuracies; for returns the best so far plus their range, because no return is known to be the best.
         may_fall: whether the rate of an unknown schedule without an end may fall; otherwise it is assumed to stay.
         is_of_images: whether the source shows that the run trains an image classifier, or something else; None if it does not
             show it.
@@ -88,12 +91,17 @@ class LearningCurve:
     schedule_told: str = ""
     scale: float = 1.0
     top: float = 1.0
+    bottom: float = 0.0
     may_fall: bool = False
     is_of_images: bool | None = None
 
     def shown(self, values: Any) -> Any:
-        """Return losses as they are, and distances below `top` as accuracies or returns; the same function reverses it."""
-        return values if self.metric == "loss" else self.top - values
+        """Return losses from distances above `bottom`, and accuracies or returns from distances below `top`."""
+        return values + self.bottom if self.metric == "loss" else self.top - values
+
+    def fitted(self, shown: Any) -> Any:
+        """Return the values that `shown` shows: its reverse."""
+        return shown - self.bottom if self.metric == "loss" else self.top - shown
 
     def places(self, steps: Array) -> Array:
         """Return the scale on which the curve is fitted: the sum of the learning rates for a loss whose rate falls evenly."""
@@ -107,7 +115,7 @@ class LearningCurve:
         """
         later = len(early.steps)
         shown = self.shown(self.values[later:]) * self.scale / early.scale
-        values = np.concatenate([early.values, early.shown(shown)])
+        values = np.concatenate([early.values, early.fitted(shown)])
         times = early.times if early.times is None else np.append(early.times, np.full(len(values) - later, np.nan))
         return replace(early, steps=self.steps, values=values, times=times)
 
@@ -254,7 +262,10 @@ def _with_rates(curve: LearningCurve, rates: LogColumn) -> LearningCurve:
     steps, _ = _counted(rates)
     if rates.unit != curve.unit or not len(steps) or not (np.diff(steps) > 0).all():
         return curve
-    rate_schedule = schedule_of_rates(steps, rates.values, curve.unit)
+    is_of_drops = bool(DROPPED & set(words(rates.name).split())) and bool((np.diff(rates.values) < 0).all())
+    rate_schedule = (
+        schedule_of_drops(steps, curve.unit) if is_of_drops else schedule_of_rates(steps, rates.values, curve.unit)
+    )
     return replace(
         curve, schedule=rate_schedule.schedule, schedule_told=f"{rate_schedule.text}, from column {rates.name}"
     )
@@ -310,13 +321,17 @@ def _curve(
     steps, values, times = steps[known], values[known], None if times is None else times[known]
     scale = 100.0 if metric == "accuracy" and len(values) and values.max() > 1 else 1.0
     top = float(values.max() + np.ptp(values)) if metric == "return" and len(values) else 1.0
+    bottom = 0.0
     if metric == "return":
         values = top - values
+    if metric == "loss" and len(values) and values.min() < 0:
+        bottom = float(values.min() - np.ptp(values))
+        values = values - bottom
     if metric == "accuracy":
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    others |= {"scale": scale, "top": top}
+    others |= {"scale": scale, "top": top, "bottom": bottom}
     return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **others)
 
 

@@ -65,6 +65,11 @@ def schedule_of_rates(steps: Array, rates: Array, unit: str) -> RateSchedule:
     return _annealed(steps, steps_after, after, start, unit)
 
 
+def schedule_of_drops(steps: Array, unit: str) -> RateSchedule:
+    """Return the schedule of a log that prints the rate only when it drops, after the given steps."""
+    return _multi_step(steps, np.arange(len(steps)), unit)
+
+
 def _is_in_steps(after: Array, falls: NDArray[np.intp]) -> bool:
     """Return whether the rate only stays or drops at once, and stays at least twice as often."""
     changes = np.abs(np.diff(after)) > SAME

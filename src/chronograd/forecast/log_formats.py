@@ -48,6 +48,8 @@ LINE_FORMATS = (
         ("loss", "iter", "duration"),
     ),
 )  # fmt: skip
+_WENET = re.compile(r"\b(TRAIN|CV) Batch (\d{1,9})/(\d{1,9}) (loss \d)")
+COMPOSER = {"time/batch", "time/sample"}  # counters of Composer; `time/epoch` is one, too
 # Names in headers that contain a separator.
 SPELLINGS = {"mAP@.5:.95": "mAP50-95", "mAP@0.5:0.95": "mAP50-95", "mAP@.5": "mAP50", "mAP@0.5": "mAP50"}
 SPACY = {"E": "epoch", "#": "step"}
@@ -60,9 +62,10 @@ def known_line(line: str) -> dict[str, str] | None:
 
 
 def plain(line: str) -> str:
-    """Return a line of Marian with its counters in words: `Ep. 1 : Up. 500` are the epoch and the update. An evaluation of a
-    TensorFlow estimator gets its name.
+    """Return a line of Marian or WeNet with its counters in words: `Ep. 1 : Up. 500` are the epoch and the update, and
+    `TRAIN Batch 1/500` the epoch and its batch. An evaluation of a TensorFlow estimator gets its name.
     """
+    line = _WENET.sub(r"\1 epoch \2 batch \3 \4", line)
     line = line.replace("Saving dict for global step", "eval at global step")
     return line.replace("Ep. ", "epoch ").replace(": Up. ", ": update ") if ": Up. " in line else line
 
@@ -87,6 +90,9 @@ def renamed(row: Mapping[str, Any]) -> Mapping[str, Any]:
         names = ("epoch", "iter") if len(counts) > 1 else ("step",)
         times = {name: row[name] for name in ("datetime", "elapsedtime", "timestamp") if name in row}
         return dict(zip(names, counts, strict=False)) | times | dict(data)
+    if row.keys() >= COMPOSER:
+        others = {name: value for name, value in row.items() if not name.startswith("time/")}
+        return {"global_step": row["time/batch"], **others}
     return row
 
 

@@ -25,13 +25,14 @@ import ast
 import json
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
 from chronograd.forecast.log_formats import SPACY, known_line, plain, spelled
 from chronograd.forecast.log_marks import of_full_bars, stamp_of, without_marks
 from chronograd.forecast.log_tables import LogRows, is_number
-from chronograd.forecast.log_times import UNITS
+from chronograd.forecast.log_times import UNITS, WITHOUT_YEAR
 from chronograd.forecast.log_words import (
     HELD_OUT,
     NO_SPLIT,
@@ -43,7 +44,7 @@ from chronograd.forecast.log_words import (
     words,
 )
 
-_SPLIT_NAME = "train|training|val|valid|validation|eval|evaluation|test|testing"
+_SPLIT_NAME = "train|training|val|valid|validation|cv|eval|evaluation|test|testing"
 _SPLIT = re.compile(rf"(?<![A-Za-z])({_SPLIT_NAME})(?![A-Za-z])", re.IGNORECASE)
 _SPLIT_ALONE = re.compile(rf"\W*+{_SPLIT.pattern}(?: (?:set|phase|results|metrics|loop))?\W*+", re.IGNORECASE)
 _BOX = re.compile(r"\s{0,9}\|([^|]{1,120}+)\|([^|]{1,120}+)\|\s{0,9}")  # | name | value |
@@ -75,6 +76,11 @@ _FIRST_COUNT = re.compile(
 )  # [12] valid-auc:0.9; 12: learn: 0.6
 _VALUE = re.compile(r"[-+]?\.?\d[\w.,/%+-]{0,40}+:?|-?nan|-?inf", re.IGNORECASE)
 LONGEST_HEADER = 2000  # letters
+MOST_LINES_OF_OBJECT = 60
+_ITEM = re.compile(r"\s{0,20}[\"'][^\"']{1,100}[\"']\s{0,3}:\s{0,3}[^{}\[\]]{1,200}")  # of an object on several lines
+_BEST = re.compile(r"(?<![\w-])best (?:metric|result|score|model|performance)s?\s?[,:]", re.IGNORECASE)
+_BEFORE_NAME = re.compile(r"info|debug|warning|[a-z]{1,12}/s(?:ec)?(?:/[a-z]{1,12})?|s/[a-z]{1,12}", re.IGNORECASE)
+_MAY_REPEAT = {"mode", "of iterations", "timestamp", WITHOUT_YEAR}  # within a block
 _RESULTS = {"score", "bleu", "psnr", "fid", "recall", "precision"}  # results whose names no metric has
 Row = dict[str, Any]
 
@@ -82,18 +88,38 @@ Row = dict[str, Any]
 def rows_of_lines(text: str) -> LogRows:
     """Return rows from the lines about training; no rows if there are none."""
     reader = _Reader()
-    for line in text.split("\n"):
-        if line.strip():
-            reader.read(line)
+    for line in _with_whole_objects([line for line in text.split("\n") if line.strip()]):
+        reader.read(line)
     reader.end_block()
-    return LogRows(of_full_bars(reader.rows))
+    return LogRows(*of_full_bars(reader.rows))
+
+
+def _with_whole_objects(lines: list[str]) -> Iterator[str]:
+    """Yield lines, with an object that is printed on several lines as one.
+
+    >>> list(_with_whole_objects(["{'loss': 0.5,", " 'acc': 0.9}", "end {"]))
+    ["{'loss': 0.5, 'acc': 0.9}", 'end {']
+    """
+    at = 0
+    while at < len(lines):
+        line, at = lines[at], at + 1
+        _, bracket, first = line.rpartition("{")
+        if bracket and (not first.strip() or _ITEM.fullmatch(first)):
+            last = at
+            while last < min(len(lines), at + MOST_LINES_OF_OBJECT) and _ITEM.fullmatch(lines[last]):
+                last += 1
+            end = lines[last].strip() if last < len(lines) else ""
+            if end == "}" or (end.endswith("}") and _ITEM.fullmatch(end[:-1])):
+                line = " ".join([line, *map(str.strip, lines[at : last + 1])])
+                at = last + 1
+        yield line
 
 
 class _Reader:
     """The rows so far, and the parts of earlier lines that later lines depend on.
 
     Attributes:
-        split: the last split named. headers: the names of the cells of the next lines, separated in either way. label: the first
+        split: the last split named. epoch: the last one named. headers: the names of the cells of the next lines, separated in either way. label: the first
         cell of its first row, if that is a word. block: the row of consecutive lines with one pair each. group: the heading of a
         box, such as `rollout/`.
     """
@@ -101,15 +127,15 @@ class _Reader:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.split = self.group = ""
+        self.epoch: str | None = None
         self.headers: list[list[str]] = []
         self.label: str | None = None
         self.block: Row = {}
 
     def read(self, line: str) -> None:
         line = plain(line)
-        row = _of_object(line) or known_line(line)
-        if row is not None:
-            self._add(row)
+        if (known := _of_object(line) or known_line(line)) is not None:
+            self._add(dict(known))
             return
         line = self._unboxed(line)
         if (split := _SPLIT_ALONE.fullmatch(line)) is not None:
@@ -117,6 +143,8 @@ class _Reader:
             self.split = split[1].lower()
             return
         line, row = without_marks(line)
+        if "epoch" in row:
+            row["epoch"] = self.epoch
         if headers := _headers(line):
             self.headers, self.label = headers, None
         elif (cells := self._cells(line.replace("|", " ").split())) is not None:
@@ -183,11 +211,15 @@ class _Reader:
             self.split = mode  # progress within an evaluation
             return
         row |= place
+        self.epoch = row.get("epoch", self.epoch)
         is_end = mode in HELD_OUT and bool(place.get("of iterations"))
+        best = _BEST.search(line)  # after it are the best so far, not a point
         for pair in pairs:
             if not _is_count(pair) and pair["name"] not in ("epoch", "iter"):
                 first, _, rest = pair["name"].partition(" ")
                 name = rest if rest and first.lower() == mode else pair["name"]
+                name = _own_name(name)
+                name = f"best {name}" if best is not None and pair.start() >= best.end() else name
                 mean = _MEAN.match(line, pair.end()) if is_end else None
                 row.setdefault(_in_part(parts, pair.start(), name), _value(pair) if mean is None else mean[1])
         if len(pairs) == 1 and not _around(line, pairs[0]).strip(" \t]|*->:"):
@@ -222,7 +254,7 @@ class _Reader:
         if mode or self.split:
             row = {**row, "mode": mode}
         is_other = self.block.get("mode", mode) != mode
-        if is_other or (row.keys() & self.block.keys()) - {"mode", "of iterations"}:
+        if is_other or (row.keys() & self.block.keys()) - _MAY_REPEAT:
             self.end_block()
         self.block |= row
 
@@ -292,6 +324,17 @@ def _around(line: str, pair: re.Match[str]) -> str:
     return line[: pair.start()] + line[(mean or pair).end() :]
 
 
+def _own_name(name: str) -> str:
+    """Return a name without quotes, and without the level of a logger or the unit of a speed, and the words before it.
+
+    >>> _own_name("CV info cv_loss"), _own_name("s/gpu LR"), _own_name("total loss'"), _own_name("img/s")
+    ('cv_loss', 'LR', 'total loss', 'img/s')
+    """
+    parts = name.strip("'").split(" ")
+    last = max((at for at, word in enumerate(parts[:-1]) if _BEFORE_NAME.fullmatch(word)), default=-1)
+    return " ".join(parts[last + 1 :])
+
+
 def _counter(pair: re.Match[str]) -> str | None:
     """Return the counter that a pair's name names. A split alone, before a count, is that of an epoch: `Train: 3 [50/100]`."""
     if without_split(pair["name"]) == "" and not pair["total"] and _BEFORE_COUNT.match(pair.string, pair.end()):
@@ -305,7 +348,7 @@ def _is_count(pair: re.Match[str]) -> bool:
         return False
     counter = _counter(pair)
     if counter == "iter" or (counter is None and pair["total"]):
-        return pair["number"].isdecimal() and (counter is not None or metric_of(pair["name"]) is None)
+        return pair["number"].rstrip(".").isdecimal() and (counter is not None or metric_of(pair["name"]) is None)
     return counter is not None and is_number(pair["number"]) and not pair["number"].startswith("-")
 
 
@@ -314,11 +357,11 @@ def _place(line: str, pairs: list[re.Match[str]], row: Row) -> Row:
     place: Row = {}
     for pair in filter(_is_count, pairs):
         if _counter(pair) == "epoch":
-            place.setdefault("epoch", pair["number"].replace(",", ""))
+            place.setdefault("epoch", _count_of(pair))
         elif "global" in words(pair["name"]) and not pair["total"]:  # next to that of the epoch
-            place["global step"] = pair["number"].replace(",", "")
+            place["global step"] = _count_of(pair)
         elif "iter" not in place:
-            place |= {"iter": pair["number"].replace(",", ""), "of iterations": pair["total"] or ""}
+            place |= {"iter": _count_of(pair), "of iterations": pair["total"] or ""}
     if not place and (ordinal := _ORDINAL.search(line)) is not None:
         place["epoch"] = ordinal[1]
     if "iter" not in place and "iter" not in row:
@@ -329,6 +372,11 @@ def _place(line: str, pairs: list[re.Match[str]], row: Row) -> Row:
         elif not place and (first := _FIRST_COUNT.match(line)) is not None:
             place |= {"iter": first[1], "of iterations": ""}
     return place or {name: row[name] for name in ("iter", "of iterations") if name in row}
+
+
+def _count_of(pair: re.Match[str]) -> str:
+    """Return the digits of a count, without separators of thousands and the full stop of a sentence."""
+    return pair["number"].replace(",", "").rstrip(".")
 
 
 def _value(pair: re.Match[str]) -> Any:

@@ -24,6 +24,10 @@ _TQDM = re.compile(
 _KERAS = re.compile(
     r"(\d{1,12}+)/(\d{1,12}+)\s{0,4}(?:\[[=>.]{1,400}+\]|[━╸╺\u2501]{1,400}+)(?:\s{0,3}-?\s{0,3}(\d{1,7}+)s \d{1,9}+[mµun]?s/(?:step|sample|epoch))?"
 )
+# The bar of pytorch-cifar and its copies: `[===>..]  Step: 38ms | Tot: 12s382ms | Loss: 1.3 | Acc: 50.1% (250/500) 39/391`.
+_CIFAR = re.compile(
+    r"\[=*+>?\.*+\]\s{1,4}Step: \S{1,30} \| Tot: (?P<time>\S{1,30}) \|(?P<values>.{0,300}?)\s(?P<count>\d{1,12}+)/(?P<total>\d{1,12}+)\s*+$"
+)
 
 ENOUGH_BARS = 8  # full bars that make a curve; with fewer, the values within an epoch are points, too
 
@@ -43,7 +47,10 @@ def _iso(stamp: str) -> str:
 
 
 def without_marks(line: str) -> tuple[str, dict[str, Any]]:
-    """Return the line without its time stamp, its place in a source file and its progress bar, and their columns."""
+    """Return the line without its time stamp, its place in a source file and its progress bar, and their columns.
+
+    The epoch is None if the line belongs to the epoch of a line before it.
+    """
     row: dict[str, Any] = {}
     if (stamp := _STAMP.search(line)) is not None:
         row["timestamp"] = _iso(stamp[0])
@@ -54,6 +61,14 @@ def without_marks(line: str) -> tuple[str, dict[str, Any]]:
             row[WITHOUT_YEAR] = time
             line = _without(line, stamp)
     line = _PLACE.sub(" ", line)
+    if (bar := _CIFAR.search(line)) is not None:
+        return bar["values"], {
+            **row,
+            "epoch": None,
+            "iter": bar["count"],
+            "of iterations": bar["total"],
+            BAR: bar["time"],
+        }
     bar = _TQDM.search(line) or _KERAS.search(line)
     if bar is not None:
         row |= {"iter": bar[1], "of iterations": bar[2]}
@@ -67,10 +82,11 @@ def _without(line: str, match: re.Match[str]) -> str:
     return f"{line[: match.start()]}  {line[match.end() :]}"
 
 
-def of_full_bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def of_full_bars(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows without bars that are empty, and without those of a part of an epoch if enough full ones show the curve.
 
-    A program redraws the bar of an epoch with its mean so far, so only the full bar has the result of the epoch.
+    A program redraws the bar of an epoch with its mean so far, so only the full bar has the result of the epoch. If two bars
+    without names follow each other in every epoch, the second and shorter one is that of an evaluation; a note says so.
     """
     bars = [row for row in rows if BAR in row and "epoch" in row]
     full = Counter(row["of iterations"] for row in bars if row["iter"] == row["of iterations"])
@@ -80,4 +96,19 @@ def of_full_bars(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return False
         return row["iter"] == "0" or (row["iter"] != row["of iterations"] and full[row["of iterations"]] >= ENOUGH_BARS)
 
-    return [row for row in rows if not is_partial(row)]
+    kept = [row for row in rows if not is_partial(row)]
+    return kept, _name_second_bars(kept, full)
+
+
+def _name_second_bars(rows: list[dict[str, Any]], full: Counter[str]) -> list[str]:
+    """Give the shorter one of two bars that alternate the split `test`, if nothing names a split; return a note on it."""
+    bars = [row for row in rows if BAR in row and row["of iterations"] in full]
+    totals = [row["of iterations"] for row in bars]
+    if len(full) != 2 or len(totals) < 2 * ENOUGH_BARS or any(row.get("mode") for row in bars):
+        return []
+    longest, shortest = sorted(full, key=int, reverse=True)
+    if totals != [longest, shortest] * (len(totals) // 2) + [longest] * (len(totals) % 2):
+        return []
+    for row in bars:
+        row["mode"] = "train" if row["of iterations"] == longest else "test"
+    return [f"every epoch has two bars, of {longest} and of {shortest} batches: the second one is read as the test"]

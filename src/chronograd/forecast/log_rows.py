@@ -56,7 +56,10 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
     for a
         missing run.
     """
-    text = _CONTROL.sub("", re.sub(r"\r+\n?|\x08+", "\n", door.read_text(path, WHAT)))
+    text = re.sub(
+        r"(?<!\x08)\x08++ (\d++/\d++)\s?(?=[\r\n])", r" \1", door.read_text(path, WHAT)
+    )  # a count over the bar
+    text = _CONTROL.sub("", re.sub(r"\r+\n?|\x08+", "\n", text))
     door.check_amount(text, path, WHAT, most_lines=MAX_LINES, most_values=MAX_VALUES)
     try:
         found = _of_json(text, path) if text.lstrip().startswith(("{", "[")) else None

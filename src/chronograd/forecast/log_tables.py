@@ -7,6 +7,7 @@ skipped.
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chronograd.errors import FileFormatError
+from chronograd.forecast.log_times import UNITS
 
 DELIMITERS = ("\t", ";", "|", ",", " ")  # in order of preference if several fit the same number of lines
 NUMERIC_ROWS = 0.6  # share of rows, or of cells between blanks, with numbers: below it the text is prose
@@ -60,6 +62,7 @@ def table_of(text: str, path: Path = Path("the table")) -> LogRows | None:
     delimiter = max(DELIMITERS, key=lambda one: _fitting(body, one))
     cells = _without_last_separators([(number, _cells(line, delimiter)) for number, line in body])
     width = _width(cells)
+    cells = _with_one_header(cells, width)
     at = next((i for i, (_, row) in enumerate(cells) if len(row) == width and _is_header(row)), None)
     header = None if at is None else cells[at][1]
     if header is None:  # numbers below a comment that names them
@@ -139,6 +142,26 @@ def _width(cells: Sequence[Cells]) -> int:
 def _is_header(cells: Sequence[str]) -> bool:
     named = [cell for cell in cells if cell]
     return bool(named) and len(set(named)) == len(named) and not any(is_number(cell) for cell in named)
+
+
+def _with_one_header(cells: list[Cells], width: int) -> list[Cells]:
+    """Return lines with one header if its names go on in a second line, such as `Validation` above `Accuracy`. A second line in
+    brackets is a form: `(hh:mm:ss)`.
+
+    >>> _with_one_header([(1, ["Epoch", "Batch", "Batch"]), (2, ["", "Loss", "Rate"]), (3, ["1", "2", "3"])], 3)
+    [(2, ['Epoch', 'Batch Loss', 'Batch Rate']), (3, ['1', '2', '3'])]
+    """
+    for at, ((_, above), (number, below)) in enumerate(itertools.pairwise(cells[:SAMPLE])):
+        if len(above) != width or len(below) != width or width < 2:
+            continue
+        if any(map(is_number, (*above, *below))) or _is_header(above) or all(below) or not all(above):
+            return cells
+        names = [
+            f"{a} {b}".strip() if not b.startswith("(") or b.strip("()") in UNITS else a
+            for a, b in zip(above, below, strict=True)
+        ]
+        return [*cells[:at], (number, names), *cells[at + 2 :]] if _is_header(names) else cells
+    return cells
 
 
 def _is_numeric(rows: Sequence[Row], *, of_cells: bool) -> bool:

@@ -29,15 +29,16 @@ WITHOUT_YEAR = "time of the year"  # seconds, of a stamp without a full date
 CLOCKS = ("timestamp", "wall time", "walltime", "wall clock", "datetime", "date", "time", "runtime", "elapsed", "elapsed time",
           "time elapsed", "", "relative time process", "relative time wall", "total time", "train time", "training time",
           "created", "created at", "elapsedtime", "time time elapsed", WITHOUT_YEAR)  # fmt: skip
-DURATIONS = ("epoch time", "time per epoch", "epoch duration", "duration", "epoch", "time epoch")
+DURATIONS = ("epoch time", "time per epoch", "epoch duration", "duration", "training duration", "epoch", "time epoch")
 # The duration of a row if it has the next epoch or step; a row that comes every 10 steps may have that of one step.
-OF_NEXT = ("time cost", "time taken", "took", "")
+OF_NEXT = ("time cost", "time taken", "time consumed", "time used", "time spent", "took", "time", "")
 PER_ITERATION = (
     "iter time",
     "iteration time",
     "time per iteration",
     "elapsed time per iteration",
     "time per step",
+    "per step time",
     "time per iter",
     "step time",
     "batch time",
@@ -57,7 +58,10 @@ def times_of(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | No
     clocks = list(_of_kind(names, CLOCKS))
     clocks += [(name, 1.0) for name in named(names, ("total",)) if any(unit_of_value(row.get(name)) for row in rows)]
     coarse = [(name, factor) for name, factor in clocks if factor * _unit_of_column(rows, name) >= COARSE]
-    if (seconds := _of_clocks(rows, names, own, [clock for clock in clocks if clock not in coarse])) is not None:
+    fine = [clock for clock in clocks if clock not in coarse]
+    if _have(rows, own, (BAR,)) and not _have(rows, own, [name for name, _ in fine]):
+        fine = []  # the stamps of a few other lines do not show when the bars were drawn
+    if (seconds := _of_clocks(rows, names, own, fine)) is not None:
         return seconds
     if (seconds := _of_bars(rows, names, own)) is not None:
         return seconds
@@ -72,17 +76,43 @@ def times_of(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Array | No
     return _of_iterations(rows, names, own) if seconds is None else seconds
 
 
+def _have(rows: Rows, own: Sequence[int], names: Iterable[str]) -> bool:
+    """Return whether most of the rows `own` have one of the columns."""
+    return 2 * sum(any(rows[number].get(name) not in (None, "") for name in names) for number in own) > len(own)
+
+
 def _of_durations(rows: Rows, own: Sequence[int], columns: Iterable[tuple[str, float]]) -> Array | None:
     """Return the sum of the durations of all rows until each row; None if no row has one."""
     for name, factor in columns:
         took = [seconds_of(row.get(name), factor) for row in rows]
         if any(took):
-            ends = np.cumsum([duration or 0.0 for duration in took])
+            ends = np.cumsum(_each([duration or 0.0 for duration in took]))
             at = np.flatnonzero(np.diff(ends, prepend=0.0) > 0)  # the rows with a duration
             if len(own) > 2 * len(at):
                 return _spread(own, at.tolist(), ends)
             return np.asarray(ends[list(own)])
     return None
+
+
+def _each(took: Sequence[float]) -> Sequence[float]:
+    """Return the duration of each row. Durations that rise from row to row in proportion to the rows are all since the start.
+
+    >>> _each([60.0, 121.0, 0.0, 180.0, 241.0]), _each([60.0, 61.0, 60.0, 62.0])
+    ([60.0, 61.0, 0.0, 59.0, 61.0], [60.0, 61.0, 60.0, 62.0])
+    """
+    known = np.array([duration for duration in took if duration > 0])
+    apart = np.diff(known)
+    if (
+        len(known) < 3
+        or not (apart > 0).all()
+        or known[-1] - known[0] < 0.5 * (len(known) - 1) * max(known[0], apart.min())
+    ):
+        return took
+    last, each = 0.0, []
+    for duration in took:
+        each.append(duration - last if duration > 0 else 0.0)
+        last = max(last, duration)
+    return each
 
 
 def _spread(rows: Sequence[int], ends_at: Sequence[int], ends: Array) -> Array:
@@ -120,7 +150,10 @@ def _unit_of_column(rows: Rows, name: str) -> float:
 
 def _of_next(rows: Rows, names: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Yield the columns of `OF_NEXT` whose rows count every epoch or step."""
+    is_of_iteration = any(words(name) in ("data time", "batch time") for name in names)
     for name, factor in _of_kind(names, OF_NEXT):
+        if words(name) == "time" and is_of_iteration:
+            continue
         with_time = [row for row in rows if row.get(name) not in (None, "")]
         counts = ([number_of(row.get(counter)) for row in with_time] for counter in named(names, STEPS))
         if any(len(of) > 1 and None not in of and (np.diff(np.array(of, dtype=float)) == 1).all() for of in counts):
@@ -208,7 +241,8 @@ def _of_iterations(rows: Rows, names: Sequence[str], own: Sequence[int]) -> Arra
             if not took or None in counts:
                 continue
             found = np.array(counts, dtype=float)
-            if (np.diff(found) > 0).all():
+            is_twice = 2 * len(np.unique(found)) == len(found)  # by two loggers
+            if (np.diff(found) > 0).all() or (is_twice and (np.diff(found) >= 0).all()):
                 return found * float(np.median(took))
     return None
 

@@ -18,7 +18,8 @@ MAX_NAMES = 4096  # remembered, as the lines of a log repeat their names
 STEPS = ("epoch", "epochs", "train epoch", "epoch num", "metadata epoch num", "step", "steps", "global step",
          "trainer global step", "train global step", "charts global step", "iteration", "iter", "iters",
          "training iteration", "num updates", "time total timesteps", "total timesteps", "timesteps total", "num env steps",
-         "time iterations", "time episodes", "episode", "episodes", "metadata step num", "k", "x")  # fmt: skip
+         "time iterations", "time episodes", "episode", "episodes", "metadata step num", "number of trees", "server round", "round",
+         "kimg", "totalenvinteracts", "k", "x")  # fmt: skip
 # The last word of a counter's name in a printed line. A plural of epoch counts only as `epochs 3/90`.
 _EPOCHS = {"epoch", "epochs"}
 _STEPS = {"iter", "iters", "iteration", "iterations", "step", "steps", "it", "update", "updates", "batch", "minibatch", "timestep",
@@ -29,7 +30,7 @@ _NO_COUNTER = {"num", "total", "max", "per", "warmup", "every", "save", "saving"
 
 # The words of each split, in the order of preference for a result: held-out data first, then no split, then training.
 SPLITS: tuple[set[str], ...] = (
-    {"val", "valid", "validation", "eval", "evaluation", "dev"},
+    {"val", "valid", "validation", "eval", "evaluation", "dev", "cv"},
     {"test", "testing"},
     set(),
     {"train", "training"},
@@ -39,7 +40,7 @@ HELD_OUT = SPLITS[0] | SPLITS[1]
 _SPLIT_WORDS = HELD_OUT | SPLITS[3]
 
 _LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "cer", "mse", "rmse", "mae"}
-_ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
+_ACCURACIES = {"accuracy", "accuracies", "acc", "top1", "acc1", "prec1"}
 _FIRST_OF = ("top 1", "acc 1", "prec 1")  # top-1, Acc@1, Prec@1
 _RETURNS = {"return", "returns", "reward", "rewards", "rew"}
 # Other scores whose best value is 100 %.

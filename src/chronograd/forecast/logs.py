@@ -33,6 +33,7 @@ OF_TRAINING = {"train", "training", "loss", "lr"}  # words of columns that a row
 ITERATIONS = ("iter", "iteration", "step", "batch")
 # Restarts are rare: if steps go back more often, the file mixes rows of several runs, ranks or splits.
 MAX_RESTARTS = 0.25
+OF_LOGS = (".csv", ".json", ".jsonl", ".log", ".tsv", ".txt")  # endings of files that may be logs
 MAX_REPEATS = 0.5  # every step twice
 
 
@@ -86,6 +87,8 @@ def read_log(path: Path, run: str | None = None) -> Log:
     """
     if path.is_dir() and (folder := _mlflow_metrics(path)) is not None:
         return _of_points(_mlflow_points(folder))
+    if path.is_dir() and (files := _files_of_epochs(path)):
+        return _log_of_rows([row for file in files for row in read_rows(file, run)[0]], [], path)
     if path.is_dir() or ".tfevents." in path.name:
         return _of_events(path)
     return _log_of_rows(*read_rows(path, run), path)
@@ -175,6 +178,11 @@ def _steps(
     at a few restarts. Then follow a counter in earlier rows and the row numbers. A counter of the given `unit` comes first.
     """
     counters = {name: steps for name in named(names, STEPS) if (steps := _counts(carried(rows, name, own))) is not None}
+    if broken := [name for name, steps in counters.items() if (steps == -1).any() and np.ptp(steps) > 0]:
+        rising = next((name for name, steps in counters.items() if (np.diff(steps) > 0).all()), None)
+        if rising is None:  # a count of -1 is that of no step
+            note = f"{broken[0]} is -1 in {how_many(int((counters[broken[0]] == -1).sum()), 'rows')}, so the rows are numbered"
+            return np.array(own) + 1.0, "row", [note]
     theirs = [name for name in counters if all(rows[number].get(name) not in (None, "") for number in own)]
     if unit is not None:
         counters = {name: steps for name, steps in counters.items() if unit_of(name) == unit}
@@ -350,9 +358,21 @@ def _of_events(path: Path) -> Log:
     if not tags:
         raise FileFormatError(
             "; ".join((f"{path} is not a run and has no TensorBoard scalars", *notes)),
-            "name a run, a file, or their folder",
+            f"name a run, a file, or their folder{_such_as(path)}",
         )
     return _of_points(tags, notes)
+
+
+def _files_of_epochs(path: Path) -> list[Path]:
+    """Return the files of a folder that has one for each epoch, such as AllenNLP's `metrics_epoch_3.json`, in their order."""
+    files = {file.stem.removeprefix("metrics_epoch_"): file for file in path.glob("metrics_epoch_*.json")}
+    return [files[number] for number in sorted(filter(str.isdecimal, files), key=int)]
+
+
+def _such_as(path: Path) -> str:
+    """Return the names of a folder's files that may be logs, as the end of a sentence."""
+    files = sorted(file.name for file in path.glob("*.*") if file.suffix in OF_LOGS) if path.is_dir() else []
+    return f"; {path} holds {', '.join(files[:5])}" if files else ""
 
 
 def _mlflow_metrics(path: Path) -> Path | None:
