@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -161,21 +162,35 @@ def _regression(rows: Rows) -> Block:
     network = name_of(rows["ahead"][0]["network"])
     columns = {"coefficient": "coefficient", "power of depth, all": power("all"), f"{CIFAR} only": power(CIFAR)}
     for i, device in enumerate(rows["regression"][0]["devices"]):
-        columns[f"{network},\n{device}"] = lambda row, i=i: f"{row['predicted'][i]:.3f}"
+        columns[f"{network}, {device},\npredicted"] = lambda row, i=i: f"{row['predicted'][i]:.3f}"
+    real = {
+        (row["run"], f"b{j}"): value for row in rows.get("held_triples", []) for j, value in enumerate(row["plain"])
+    }
+    real |= {(row["run"], "largest loss"): row["largest_loss"] for row in rows.get("held_triples", [])}
+    for device in dict.fromkeys(device for device, _ in real):
+        columns[f"{network}, {device},\nreal"] = lambda row, device=device: f"{real[device, row['coefficient']]:.3f}"
     return Block(table(rows["regression"], columns), Figure([_against_depth(rows, j) for j in (0, 1)]))
 
 
 def _against_depth(rows: Rows, j: int) -> Lines:
-    """Return b0 or b1 of the plain fit: points of one kind, and the mean of another."""
-    triples = sorted(rows["triples"], key=lambda row: row["depth"])
-    of_kind, others = matching(triples, family=CIFAR), [row for row in triples if row["family"] != CIFAR]
-    depths, series = distinct(of_kind, "depth"), []
-    for device, own in grouped(of_kind, "run").items():
+    """Return b0 or b1 of the plain fit with the regression over all networks, that within one kind, and the network ahead."""
+    triples = sorted([*rows["triples"], *rows.get("held_triples", [])], key=lambda row: row["depth"])
+    ahead, fit = rows["ahead"][0]["network"], rows["regression"][j]
+    of_kind, depths = matching(rows["triples"], family=CIFAR), distinct(triples, "depth")
+    series = []
+    for device, own in grouped(triples, "run").items():
         x, y = [row["depth"] for row in own], [row["plain"][j] for row in own]
         series.append(Series(device, "measured", x, y, color=DEVICE_COLORS.get(device, "")))
-    for network, own in grouped(others, "network").items():
-        level = float(np.mean([row["plain"][j] for row in own]))
-        series.append(Series(name_of(network), "reference", [depths[0], depths[-1]], [level] * 2, color="grey"))
+    # Each network has the same number of runs, so the means of logarithms give each the same weight.
+    depth, level = (
+        np.exp(np.mean(np.log(values)))
+        for values in zip(*((row["depth"], row["plain"][j]) for row in of_kind), strict=True)
+    )
+    through = {"all networks": (fit["slope_all"][0], float(re.sub(r"\D", "", name_of(ahead))), np.mean(fit["predicted"])),
+               f"{CIFAR} only": (fit[f"slope_{CIFAR}"][0], depth, level)}  # fmt: skip
+    for (label, (power, at, value)), color in zip(through.items(), ("accent", "grey"), strict=True):
+        line = [float(value * (x / at) ** power) for x in depths]
+        series.append(Series(f"regression, {label}", "predicted", depths, line, color=color))
     return Lines("depth", f"b{j}", series, x_ticks=depths, title=f"b{j}, plain fit")
 
 

@@ -104,6 +104,7 @@ def of_published(published: Logs, ahead: Sequence[int], notes: list[str]) -> tup
                     {
                         "held": chain.epoch_rows(published, held_back),
                         "held_curves": chain.score_rows(published, held_back),
+                        "held_triples": chain.triple_rows(held_back),
                     },
                 )
                 _add(rows, {"held_runs": _test_accuracies()})
@@ -196,6 +197,7 @@ def values(results: Results) -> dict[str, Any]:
                  "lost": sum(row["is_lost_without_bounds"] for row in triples)},
         "regression": {key(name): {"mean": float(np.mean(row["predicted"])), "all": row.get("slope_all", [None])[0],
                                    "inside": row.get(f"slope_{CIFAR}", [None])[0]} for name, row in plain.items()},
+        "real_coefficients": {f"b{j}": ends([row["plain"][j] for row in rows["held_triples"]]) for j in (0, 1)},
         "moved": max(max(row["predicted"]) / min(row["predicted"]) - 1 for name, row in plain.items() if name != "b2"),
         "curve": {"before": mean(curves, "mape_learning", rule=BEFORE), "ours": mean(curves, "mape_learning", rule=CHAIN),
                   **{row["run"]: row["mape_learning"] for row in matching(curves, rule=CHAIN)}},
