@@ -29,17 +29,32 @@ def test_expired_work_does_not_start() -> None:
     begun: list[str] = []
 
     async def check() -> None:
-        aside, go = Aside(1, most_waiting=1), threading.Event()
+        aside, go, is_held = Aside(1, most_waiting=1), threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_held.set()
+            go.wait()
+
+        holding = asyncio.create_task(aside.run(hold, 20))
+        await asyncio.to_thread(is_held.wait)
         with pytest.raises(TimeoutError):
-            await aside.run(go.wait, 0.01)
-        with pytest.raises(TimeoutError):  # the thread is still taken
             await aside.run(lambda: begun.append("late"), 0.01)
         task = asyncio.create_task(aside.run(lambda: begun.append("right"), 20))
         await asyncio.sleep(0)
         with pytest.raises(QueueFull):
             await aside.run(lambda: begun.append("more"), 20)
         go.set()
-        await task
+        await asyncio.gather(holding, task)
 
     asyncio.run(check())
     assert begun == ["right"]
+
+
+def test_running_work_that_takes_too_long_is_given_up() -> None:
+    async def check() -> None:
+        go = threading.Event()
+        with pytest.raises(TimeoutError):
+            await Aside(1, most_waiting=1).run(go.wait, 0.01)
+        go.set()
+
+    asyncio.run(check())
