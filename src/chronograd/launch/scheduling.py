@@ -11,8 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from chronograd.errors import InputError, RunError
@@ -30,6 +32,7 @@ from chronograd.schedule.policies import Policy
 from chronograd.train.checkpoint_folder import list_checkpoints
 
 POLL_S = 0.5
+_TINY_JOBS = 4
 
 Say = Callable[[str], None]
 
@@ -84,22 +87,31 @@ def by_slurm(options: Options = Options()) -> Machines:  # noqa: B008
     return Machines(opened, run)
 
 
-def time_start(machines: Machines, folder: Path) -> float:
+def time_start(machines: Machines, folder: Path, places: int = 1) -> float:
     """Return the seconds that a job needs besides its steps: its ranks start, and its record is written.
 
-    Trains a tiny job in a folder that is removed again, in one that all nodes see.
+    Trains a tiny job in each place at once, because jobs start while others run. Their folder is one that all nodes see, and is removed
+    again.
+
+    Args:
+        places: for ranks; at most _TINY_JOBS are tried.
     """
     tiny = {
         "network": {"name": "small-cnn"}, "data": {"name": "digits", "samples": 64, "test_samples": 16},
         "training": {"epochs": 1, "batch": 64}, "cluster": {"device": "cpu", "count": 1, "threads": 1},
     }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as own:
-        run = machines.open(from_dict(tiny), Path(own) / "run")
+
+    def timed(path: Path) -> float:
+        run = machines.open(from_dict(tiny), path)
         start = time.monotonic()
         machines.run(run, lambda run: None)
         whole_s = time.monotonic() - start
         return whole_s - run.record().value("training_time_s")
+
+    count = min(places, _TINY_JOBS)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as own, ThreadPoolExecutor(count) as pool:
+        return fmean(pool.map(timed, [Path(own) / f"run-{i}" for i in range(count)]))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from chronograd.plan.effort import Effort, OutOfReach, Unknown
 from chronograd.plan.settings import evaluate
 from chronograd.predict.scaling import is_this_processor
 from chronograd.predict.speed import NUM_COEFFICIENTS, SpeedModel
-from chronograd.schedule.jobs import Allocation, Pool, ScheduledJob, best_goodput
+from chronograd.schedule.jobs import Allocation, Phase, Pool, ScheduledJob, Speeds, best_goodput
 from chronograd.schedule.workload import JobLine
 from chronograd.trace import Trace
 from chronograd.words import how_many
@@ -27,12 +27,13 @@ ADAPTED = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 def requested(line: JobLine) -> Allocation:
     """Return the size that a line requests. Only a job with coefficients has servers."""
-    return Allocation(line.gpus, 0 if line.job else line.servers)
+    return Allocation(line.gpus, line.servers if line.coefficients and not line.job else 0)
 
 
 def check_size(line: JobLine, pool: Pool) -> None:
     """Raise InputError for a job that is larger than the cluster, or than a size whose speed is predicted."""
-    size, most = requested(line), MOST_GPUS if line.job else MOST_TASKS
+    size = requested(line)
+    most = MOST_TASKS if size.servers else MOST_GPUS
     pool.check(line.name, size)
     if max(size) > most:
         raise InputError(f"{line.name} requests {max(size):,} GPUs or servers", f"request at most {most:,} of each")
@@ -51,10 +52,11 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
     if isinstance(effort, Unknown | OutOfReach):
         raise InputError(f"{line.name}: {effort.reason}", "state the column epochs")
     batch = job.training.batch
-    enough = batch // job.training.accumulation  # each GPU needs a sample for each part of the batch
+    smallest = min([batch, *(b for _, b in line.batches)])
+    enough = smallest // job.training.accumulation  # each GPU needs a sample for each part of the batch
     if line.gpus > enough:
         raise InputError(
-            f"{line.name} requests {how_many(line.gpus, 'GPUs')}, and its batch of {batch:,} is enough for {enough:,}",
+            f"{line.name} requests {how_many(line.gpus, 'GPUs')}, and its batch of {smallest:,} is enough for {enough:,}",
             "request fewer, or give a larger batch",
         )
     most = min(pool.gpus, enough, MOST_GPUS)
@@ -66,22 +68,45 @@ def of_job(line: JobLine, job: Job, trace: Trace, effort: Effort, device: Device
     goodput: Sequence[float] = ()
     if line.noise_scale is not None:
         by_batch = {int(times * batch): () for times in ADAPTED if times * batch >= most}
-        tables = {b: throughputs(trace, changed(job, [f"training.batch={b}"]), device, most)[0] for b in by_batch}
+        tables = {b: throughputs(trace, _at(job, b), device, most)[0] for b in by_batch}
         goodput = best_goodput(
             [{b: rates[w] for b, rates in tables.items()} for w in range(most)], batch, line.noise_scale
         )
+    phases = [
+        Phase(effort.samples * epoch / (line.epochs or 1), _speeds(throughputs(trace, _at(job, b), device, most)[0]))
+        for epoch, b in line.batches
+    ]
     return ScheduledJob(
         line.name,
         line.arrival_s,
         effort.samples,
-        [[0.0], *([float(rate)] for rate in rates)],
+        _speeds(rates),
         requested(line),
         goodput,
         work_sigma=effort.sigma_log,
         speed_sigma=sigma,
         deadline_s=line.deadline_s,
         spread=spread,
+        phases=phases,
     )
+
+
+def _at(job: Job, batch: int) -> Job:
+    """Return a job at another global batch."""
+    return changed(job, [f"training.batch={batch}"])
+
+
+def _speeds(rates: np.ndarray) -> Speeds:
+    """Return samples per second by workers, without servers."""
+    return [[0.0], *([float(rate)] for rate in rates)]
+
+
+def of_duration(line: JobLine) -> ScheduledJob:
+    """Return the job of a line that states only its time at the requested size. Fewer GPUs take longer in proportion."""
+    assert line.duration_s is not None
+    size = requested(line)
+    speeds = [[count / size.workers] for count in range(size.workers + 1)]
+    return ScheduledJob(line.name, line.arrival_s, line.duration_s, speeds, size, deadline_s=line.deadline_s)
 
 
 def beside_others(device: Device) -> Device:

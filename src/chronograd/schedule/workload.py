@@ -5,7 +5,7 @@
     small,10min,resnet20,cifar10,1,,,
 
 A line without a job states the speed of a job with parameter servers: `coefficients` of Optimus' model, separated by spaces, and
-`steps`.
+`steps`. Or it states only the `duration` at the requested GPUs, as the job logs of clusters do (see `traces`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from chronograd import door
 from chronograd.errors import FileFormatError, InputError
 from chronograd.predict.speed import NUM_COEFFICIENTS
 from chronograd.schedule.log import MAX_JOBS, check_name
+from chronograd.schedule.traces import read_log
 from chronograd.units import parse_seconds
+from chronograd.words import how_many
 
 SUFFIXES = (".yaml", ".yml")
 _TEXTS = ("name", "job", "data", "precision")
 _WHOLE = ("gpus", "servers", "batch", "epochs")
-_TIMES = ("arrival", "deadline")
+_TIMES = ("arrival", "deadline", "duration")
 # Products and quotients of such numbers are exact to 15 digits. 1e15 seconds are 30 million years.
 _LEAST, _MOST = 1e-12, 1e15
 _EXAMPLE = "write a first line such as name,arrival,job,data,gpus,epochs and then a line for each job"
@@ -47,6 +49,7 @@ class JobLine:
         noise_scale: of its gradients, in samples; without it the job keeps its batch.
         coefficients, steps: of Optimus' speed model, five synchronous or four asynchronous ones.
         deadline_s: after the start. weight: of random draws.
+        duration_s: at the requested size; instead of a job. batches: the epoch from which each later batch is used, and the batch.
     """
 
     name: str
@@ -64,20 +67,32 @@ class JobLine:
     coefficients: tuple[float, ...] = ()
     steps: float | None = None
     weight: float = 1.0
+    duration_s: float | None = None
+    batches: tuple[tuple[int, int], ...] = ()
 
 
 COLUMNS = {field.name.removesuffix("_s"): field.name for field in fields(JobLine)}
 
 
-def read_workload(path: Path) -> list[JobLine]:
-    """Return the jobs of a CSV file, or of a folder of job files, which all arrive at the start.
+def read_workload(path: Path, say: Callable[[str], object] = lambda line: None) -> list[JobLine]:
+    """Return the jobs of a CSV file, of a cluster's job log, or of a folder of job files, which all arrive at the start.
 
+    Args:
+        say: called with the number of jobs of a log that were left out.
     Raises: InputError without a job; FileFormatError that names the line.
     """
     if path.is_dir():
         lines = [JobLine(file.stem, job=str(file)) for file in sorted(path.iterdir()) if file.suffix in SUFFIXES]
         for line in lines:
             _check_name(line.name, line.job)
+    elif (log := read_log(path)) is not None:
+        lines = [JobLine(job.name, job.arrival_s, gpus=job.gpus, duration_s=job.duration_s) for job in log.jobs]
+        for line in lines:
+            _check_name(line.name, str(path))
+        if log.left_out:
+            say(
+                f"{path}: {how_many(log.left_out, 'jobs')} without a GPU or a time left out of {how_many(len(lines), 'others')}."
+            )
     else:
         lines = _read_csv(path)
     if not lines:
@@ -178,8 +193,16 @@ def _line(row: dict[str, Any], place: str, folder: Path) -> JobLine:
             raise FileFormatError(f"{place} has another number of fields than the header", hint)
         if text.strip():
             values[COLUMNS[column]] = _value(column, text.strip(), place)
-    if not values.get("job") and not (values.get("coefficients") and values.get("steps")):
-        raise FileFormatError(f"{place} has no job", "give a network or job file, or coefficients and steps")
+    if (
+        not values.get("job")
+        and not (values.get("coefficients") and values.get("steps"))
+        and not values.get("duration_s")
+    ):
+        raise FileFormatError(
+            f"{place} has no job", "give a network or job file, coefficients and steps, or a duration"
+        )
+    if values.get("batches") and not (values.get("job") and values.get("epochs")):
+        raise FileFormatError(f"{place} has batches without a job or its epochs", "fill the columns job and epochs")
     job = values.get("job", "")
     if job.endswith(SUFFIXES):
         values["job"] = str(folder / job)
@@ -193,6 +216,8 @@ def _value(column: str, text: str, place: str) -> Any:
         return text
     if column == "coefficients":
         return _coefficients(text, place)
+    if column == "batches":
+        return _batches(text, place)
     try:
         number = _seconds(text) if column in _TIMES else float(text.removesuffix("%"))
     except ValueError:
@@ -215,6 +240,18 @@ def _seconds(text: str) -> float:
     """
     amount = re.fullmatch(r"([0-9.]+)\s*([a-zA-Z]+)", text)
     return float(amount[1]) * parse_seconds(f"1{amount[2]}") if amount else float(text)
+
+
+def _batches(text: str, place: str) -> tuple[tuple[int, int], ...]:
+    """Return epochs and batches, as in `30:256 60:512`. Raises FileFormatError."""
+    matches = [re.fullmatch(r"(\d{1,9}):(\d{1,9})", word) for word in text.split()]
+    pairs = tuple((int(match[1]), int(match[2])) for match in matches if match)
+    epochs = [epoch for epoch, _ in pairs]
+    if len(pairs) < len(matches) or epochs != sorted(set(epochs)) or min(min(pair) for pair in pairs) < 1:
+        raise FileFormatError(
+            f"{place}: batches are {text!r}", "write the epoch from which each batch is used, in order: 30:256 60:512"
+        )
+    return pairs
 
 
 def _coefficients(text: str, place: str) -> tuple[float, ...]:

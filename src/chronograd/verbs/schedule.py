@@ -41,7 +41,8 @@ POLICIES = ListKind("LIST", parse_policies, lambda _: False)
 class ScheduleJobs(Request):
     """Schedule many jobs on one cluster: their order, how many GPUs each gets, and when each is done.
 
-    WORKLOAD is a CSV file with columns such as name, arrival, job, data, gpus, epochs, batch, deadline, or a folder of job files.
+    WORKLOAD is a CSV file with columns such as name, arrival, job, data, gpus, epochs, batch, deadline, a folder of job files, or a job
+    log of Philly or Helios.
     With --count, jobs are drawn from it at random, and arrive as a Poisson process. Speeds are predicted for every size. Each
     policy is simulated several times, with the work and the speed of jobs drawn from their predictions.
     """
@@ -96,6 +97,7 @@ class ScheduleJobs(Request):
         from chronograd.job import parse_on
         from chronograd.schedule.answer import schedule_answer, with_real
         from chronograd.schedule.events import simulate
+        from chronograd.schedule.log import MAX_JOBS
         from chronograd.schedule.policies import policy
         from chronograd.schedule.timelines import timeline_of_schedule
         from chronograd.schedule.workload import drawn, read_workload
@@ -104,15 +106,19 @@ class ScheduleJobs(Request):
         machines = self._machines()
         count, name = parse_on(self.on)
         device = catalog.device(name)
-        lines = read_workload(self.workload)
+        lines = read_workload(self.workload, notice)
         if self.count is not None:
             lines = drawn(lines, self.count, self.gap, self.seed)
+        if len(lines) > MAX_JOBS:
+            raise InputError(
+                f"{self.workload} has {len(lines):,} jobs", f"draw at most {MAX_JOBS:,} of them with --count"
+            )
         pool = self._pool(device, count or 1)
         reader = _JobMaker(device, pool, is_real=self.run is not None)
         with waiting("predicting the speed of each job") as say:
             jobs = reader.jobs(lines, say)
         policies = [policy(one) for one in self.policy]
-        conditions = self._conditions(jobs, machines)
+        conditions = self._conditions(jobs, machines, pool)
         with waiting("simulating"):
             answer = schedule_answer(
                 jobs,
@@ -161,7 +167,7 @@ class ScheduleJobs(Request):
 
         return by_slurm(Options(partition=self.partition)) if self.slurm else here()
 
-    def _conditions(self, jobs: list[ScheduledJob], machines: Machines | None) -> Any:
+    def _conditions(self, jobs: list[ScheduledJob], machines: Machines | None, pool: Pool) -> Any:
         from chronograd.schedule.events import Conditions, usual_interval_s
 
         start_s = self.start
@@ -169,7 +175,7 @@ class ScheduleJobs(Request):
             from chronograd.launch.scheduling import time_start
 
             with waiting("measuring how long a job needs to start"):
-                start_s = time_start(machines, self.run)
+                start_s = time_start(machines, self.run, pool.gpus)
         stated = {
             "start_s": start_s,
             "resize_s": start_s if self.resize is None and machines is not None else self.resize,
@@ -234,6 +240,11 @@ class _JobMaker:
         from chronograd.plan.effort import effort_of
         from chronograd.schedule import predicted
 
+        if not line.job and line.duration_s is not None:
+            self.assumed["duration"] = (
+                "A job with a duration takes longer in proportion on fewer GPUs than it requests."
+            )
+            return predicted.of_duration(line), None
         if not line.job:
             return predicted.of_coefficients(line, self.pool), None
         if is_job_file(line.job):  # the workload names its code, not the user
