@@ -27,6 +27,7 @@ from chronograd_lab.common.rows import distinct, grouped, matching
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study, table
 from chronograd_lab.common.written import Block, key
+from chronograd_lab.studies.scheduling import cluster
 from chronograd_lab.studies.scheduling.real_runs import HERE, SLURM, real_values, run_real, stays_of, timetable
 from chronograd_lab.studies.scheduling.workloads import OPTIMUS, OWN, POLLUX, workload
 
@@ -86,6 +87,10 @@ def _simulated(settings: Settings, stored: Mapping[str, Sequence[Row]]) -> dict[
     jobs, pool = workload(OWN, 0)
     shown = simulate(jobs, pool, policy("optimus"), CONDITIONS[OWN])
     rows["stays"] = [{**vars(stay), "size": list(stay.size)} for stay in shown.stays]
+    try:
+        rows["cluster"] = cluster.rows(measured_folder())
+    except InputError:
+        rows["cluster"] = list(stored.get("cluster", []))
     return rows
 
 
@@ -138,6 +143,7 @@ def relative(rows: Sequence[Row], own: str, to: str, measure: str = "completion_
 def values(results: Results) -> dict[str, Any]:
     runs = results.rows["runs"]
     found: dict[str, Any] = {"slower": {}, "load": {}, "real": real_values(results.rows.get("real", []))}
+    found["cluster"] = {row["policy"]: row for row in results.rows.get("cluster", [])}
     for name in distinct(runs, "workload"):
         own, place = matching(runs, workload=name), key(name.lower())
         found[place] = {
@@ -174,7 +180,28 @@ def blocks(results: Results) -> dict[str, Block]:
         ),
         "Our own runs over time": Block(figure=Figure([timeline(_shown(results))])),
         **({"For real": _real(results.rows["real"])} if results.rows.get("real") else {}),
+        **({"Beside a real cluster": _cluster(results.rows["cluster"])} if results.rows.get("cluster") else {}),
     }
+
+
+def _cluster(rows: Sequence[Row]) -> Block:
+    """Return measured and simulated times of the published cluster, with the errors of its authors' simulator."""
+    shown = list[Row]()
+    for row in rows:
+        for measure, label in (("completion", "mean completion"), ("makespan", "makespan")):
+            shown.append({"policy": row["policy"], "measure": label, "measured": row[f"physical_{measure}_s"],
+                          "simulated": row[f"{measure}_s"], "error": row[f"{measure}_error"],
+                          "theirs": row[f"authors_{measure}_error"], "is_fitted": row["is_fitted"]})  # fmt: skip
+    columns: dict[str, Any] = {
+        "policy": "policy", "measure": "measure", "measured": ("measured", seconds), "simulated": ("simulated", seconds),
+        "error": lambda row: _error(row["error"]), "authors' simulator": lambda row: _error(row["theirs"]),
+        "pause of a start": lambda row: "fitted" if row["is_fitted"] else "checked",
+    }  # fmt: skip
+    return Block(table(shown, columns, text=2))
+
+
+def _error(value: float) -> str:
+    return minus(f"{100 * value:+.1f} %")
 
 
 def _real(rows: Sequence[Row]) -> Block:
