@@ -240,7 +240,7 @@ def wait(run: RunDir, on_line: OnLine = lambda line: None, on_poll: OnPoll = lam
 
     Args:
         on_line: called for each line that rank 0 writes, as by `chronograd.launch.jobs.train`.
-        on_poll: called with the run before each look; an error there ends the wait, and the run goes on.
+        on_poll: called with the run every second; an error there ends the wait, and the run goes on.
     """
     submission(run)  # raises at once if the run was not submitted
     follower = StepFollower(run.steps_path(0))
@@ -268,8 +268,15 @@ def wait(run: RunDir, on_line: OnLine = lambda line: None, on_poll: OnPoll = lam
             for line in follower.new_lines():
                 on_line(line)
             return collect(run)
-        # Poll long jobs rarely: a controller has many clients.
-        time.sleep(min(MAX_POLL_S, max(MIN_POLL_S, (time.monotonic() - start) / 20)))
+        # Ask about long jobs rarely: a controller has many clients. The end of a script shows in its folder.
+        pause_s = min(MAX_POLL_S, (time.monotonic() - start) / 20)
+        looks = max(1, round(pause_s / MIN_POLL_S))
+        for look in range(looks):
+            time.sleep(MIN_POLL_S)
+            if (run.path / EXIT_FILE).exists():
+                break
+            if look < looks - 1:
+                on_poll(run)
 
 
 def is_submitted(run: RunDir) -> bool:
