@@ -57,6 +57,7 @@ TOTALS = {
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen2-72b": 72_706_203_648,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-7b": 7_615_616_512,
@@ -92,11 +93,13 @@ TOTALS = {
     "vit-large": 304_326_632,
 }
 # Billions of parameters that a token uses, as published, and the digits of that number. The publications differ in whether the
-# embedding counts: arXiv:2401.04088 (13B), 2405.04434 (21B, 2.4B), 2412.19437 (37B), 2505.09388 (22B, 3B), 2508.10925 table 1.
+# embedding counts: arXiv:2401.04088 (13B), 2405.04434 (21B, 2.4B), 2412.19437 (37B), 2505.09388 (22B, 3B), 2508.10925 table 1;
+# the Qwen team's article of March 2024 (2.7B).
 ACTIVE = {
     "mixtral-8x7b": (13, 0),
     "deepseek-v2": (21, 0),
     "deepseek-v3": (37, 0),
+    "qwen1.5-moe-a2.7b": (2.7, 1),
     "qwen3-30b-a3b": (3, 0),
     "qwen3-235b-a22b": (22, 0),
 }
@@ -118,6 +121,17 @@ def test_active_parameters_are_those_that_the_publications_state(name: str) -> N
         round(sum(active.values()) / 1e9, digits),
         round((sum(active.values()) - embedding) / 1e9, digits),
     }
+
+
+def test_parameters_of_shared_experts_with_a_gate() -> None:
+    """Qwen1.5-MoE-A2.7B: 60 experts, a shared one of the size of four, and a gate of one number for it."""
+    name = "qwen1.5-moe-a2.7b"
+    attention = 4 * 2048**2 + 3 * 2048
+    experts = 60 * (3 * 2048 * 1408 + 2048) + 3 * 2048 * 5632 + 2048
+    total = 2 * 151_936 * 2048 + 24 * (attention + experts + 2 * 2048) + 2048
+    assert sum(params_by_kind(packaged_model(name)).values()) == total
+    without = packaged_model(name, qkv_bias=False)
+    assert sum(params_by_kind(without).values()) == total - 24 * 3 * 2048
 
 
 def test_active_parameters_of_gpt_oss() -> None:
