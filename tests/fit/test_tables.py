@@ -53,6 +53,16 @@ def test_all_forms_of_timm_file_names(
     assert (table.phase, table.layout) == ("inference", "nchw")
 
 
+def test_names_of_a_spreadsheet(tmp_path: Path) -> None:
+    """Names in capitals with blanks and strokes, and thousands with commas."""
+    text = 'Model,Batch Size,Images/sec\nvgg16,64,"1,312.4"\nresnet50,"1,024",845\n'
+    first, second = read_table(write(tmp_path / "mine.csv", text)).rows
+    assert (first.model, first.batch, first.seconds) == ("vgg16", 64, pytest.approx(64 / 1312.4))
+    assert (second.batch, second.seconds) == (1024, pytest.approx(1024 / 845))
+    with pytest.raises(FileFormatError, match="1,31"):
+        read_table(write(tmp_path / "mine.csv", text.replace("1,312.4", "1,31")))
+
+
 def test_any_table_with_a_step_time(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "mine.csv", "network,batch,step_time_ms\nresnet20,64,12.5\n"))
     assert table.rows[0].seconds == pytest.approx(0.0125)

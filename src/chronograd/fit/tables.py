@@ -32,6 +32,7 @@ _TIMM_NAME = re.compile(
     r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|amp_bf16|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
     r"-pt(?P<torch>\d+)(-cu\d+)?(-cpu)?-(?P<device>.+?)(?P<compiled>-dynamo)?\.csv$"
 )
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3}){1,4}(\.\d{1,15})?")  # 1,312.4
 # Names in other tables for our precisions.
 _PRECISIONS = {
     "amp": "fp16", "amp_bf16": "bf16", "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
@@ -48,7 +49,18 @@ _COLUMNS = {
     "model": ("model", "network", "name"),
     "size": ("img_size", "image_size", "size", "resolution"),
     "batch": ("batch_size", "batch", "global_batch", "batch_per_device", "batch_per_gpu"),
-    "rate": ("samples_per_sec", "samples_per_s", "throughput", "images_per_sec", "img_per_sec"),
+    "rate": (
+        "samples_per_sec",
+        "samples_per_s",
+        "throughput",
+        "images_per_sec",
+        "images_per_s",
+        "img_per_sec",
+        "img_per_s",
+        "imgs_per_sec",
+        "samples_per_second",
+        "images_per_second",
+    ),
     "step_ms": ("step_time_ms", "latency_ms", "step_time"),
     "step_s": ("step_time_s", "latency_s"),
     "params_m": ("param_count",),
@@ -211,7 +223,8 @@ def read_table(path: str | Path, phase: str | None = None) -> ThroughputTable:
     path = Path(path)
     try:
         text = door.read_text(path, "a table of throughputs")
-        lines = list(csv.DictReader(io.StringIO(text, newline=""), restkey=""))
+        table = csv.DictReader(io.StringIO(text, newline=""), restkey="")
+        lines = [{_plain(name): cell for name, cell in line.items()} for line in table]
     except csv.Error as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     if not lines:
@@ -236,6 +249,15 @@ def read_table(path: str | Path, phase: str | None = None) -> ThroughputTable:
         is_compiled=bool(named.get("compiled")),
         skipped=rows.count(None),
     )
+
+
+def _plain(name: str) -> str:
+    """Return the name of a column in small letters, with `_` between its words and `per` for a stroke.
+
+    >>> _plain("Batch Size"), _plain("Images/sec"), _plain("step_time")
+    ('batch_size', 'images_per_sec', 'step_time')
+    """
+    return re.sub(r"[\s_-]{1,20}", "_", name.strip().lower().replace("/", " per "))
 
 
 def _stated(field: str, rows: Iterable[ThroughputRow]) -> list[str]:
@@ -311,7 +333,7 @@ def _row(
         if not text:
             return None
         try:
-            number_of = float(text)
+            number_of = float(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
         except ValueError:
             number_of = math.nan
         if not 0 <= number_of < _MAX_NUMBER:
