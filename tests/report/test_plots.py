@@ -12,6 +12,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
+from matplotlib.legend import Legend
 from PIL import Image
 
 from chronograd.errors import FileFormatError
@@ -19,6 +20,8 @@ from chronograd.figure import (
     PALETTE,
     ROLE_COLORS,
     SERIES_COLORS,
+    Bar,
+    Bars,
     Figure,
     Lines,
     Mark,
@@ -28,6 +31,7 @@ from chronograd.figure import (
     Series,
     png_base64,
 )
+from chronograd.report import placement
 from chronograd.report.plots import _colors, _number, draw, svg, svgs_of_page
 from chronograd.report.svg import standalone
 
@@ -254,6 +258,94 @@ def test_notes_are_next_to_their_points():
     text = svg(Figure([Lines("minutes", "cost", [series])]))
     assert ">1 learner</text>" in text
     assert ">2 learners</text>" in text
+
+
+def text_boxes(axes, labels):
+    """Return the drawn boxes of texts of the axes with these labels, in pixels."""
+    return {text.get_text(): text.get_window_extent() for text in axes.texts if text.get_text() in labels}
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize("ends", [(240.0, 340.0), (352.0, 388.0), (352.0, 355.0), (12.0, 30.0), (640.0, 690.0)])
+def test_labels_of_vertical_lines_do_not_overlap(ends, is_log):
+    """Guards against `measured knee` and `estimated knee` printed over each other."""
+    names = ("measured knee", "estimated knee", "limit of the server")
+    marks = [Mark("x", at, name) for name, at in zip(names, (*ends, sum(ends) / 2), strict=True)]
+    lines = Lines("requests", "ms", [Series("a", "predicted", [10.0, 700.0], [1.0, 2.0])], marks, log_x=is_log)
+    axes, _ = draw_panel(lines, [lines])
+    boxes = text_boxes(axes, names)
+    assert set(boxes) == set(names)
+    for a, b in combinations(boxes.values(), 2):
+        assert not a.overlaps(b)
+    frame = axes.get_window_extent()
+    assert all(frame.x0 - 2 <= box.x0 and box.x1 <= frame.x1 + 2 for box in boxes.values())
+
+
+def test_labels_of_two_lines_are_outside_of_them():
+    names = ("measured knee", "estimated knee")
+    marks = [Mark("x", at, name) for name, at in zip(names, (352.0, 388.0), strict=True)]
+    lines = Lines("requests", "ms", [Series("a", "predicted", [10.0, 700.0], [1.0, 2.0])], marks)
+    axes, _ = draw_panel(lines)
+    boxes = text_boxes(axes, names)
+    (left, right) = (axes.transData.transform((at, 1.5))[0] for at in (352.0, 388.0))
+    assert boxes["measured knee"].x1 < left
+    assert boxes["estimated knee"].x0 > right
+
+
+def test_notes_cover_no_line_and_no_other_note():
+    """Guards against the 8 of eight learners that stood on the line to sixteen."""
+    minutes, dollars = [4.0, 2.5, 1.8, 1.7, 6.5], [0.03, 0.037, 0.055, 0.1, 0.8]
+    notes = ["1", "2", "4", "8", "16"]
+    first = Series("strong", "predicted", minutes, dollars, notes=notes)
+    second = Series("weak", "predicted", [4.0, 2.1], [0.03, 0.031], notes=["one", "two"])
+    axes, _ = draw_panel(Lines("minutes", "cost", [first, second], log_x=True, log_y=True))
+    boxes = text_boxes(axes, {*notes, "one", "two"})
+    assert set(boxes) == {*notes, "one", "two"}
+    for a, b in combinations(boxes.values(), 2):
+        assert not a.overlaps(b)
+    for series in (first, second):
+        corners = axes.transData.transform(np.column_stack([series.x, series.y]))
+        for a, b in pairwise(corners):
+            for x, y in a + (b - a) * np.linspace(0, 1, 500)[:, None]:
+                assert not any(box.contains(x, y) for box in boxes.values())
+
+
+def test_note_rather_covers_a_line_than_another_note():
+    """Only the first side of the second point is free of lines, and the note of the first point is there."""
+    points, notes = [(0.0, 0.0), (20.0, 0.0)], ["a long note", "K = 4,000"]
+    free, *others = (side.box(*points[1], notes[1]) for side in placement.SIDES)
+    first_note = placement.SIDES[0].box(*points[0], notes[0])
+    assert free.meets(first_note)
+    centres = [((box.left + box.right) / 2, (box.bottom + box.top) / 2) for box in others]
+    lines = [placement.Box.around(x + shift, y, 0.4) for x, y in centres for shift in (-1.0, 1.0)]
+    lines = [box for box in lines if not box.meets(free) and not box.meets(first_note)]
+    boxes = [
+        side.box(*at, note) for side, at, note in zip(placement.sides(points, notes, lines), points, notes, strict=True)
+    ]
+    assert not boxes[0].meets(boxes[1])
+
+
+def test_hollow_points_at_one_place_are_rings_of_different_size():
+    """Guards against a simulation that hides another one with the same result."""
+    series = [Series(name, "predicted", [1, 2, 4], [0.0, 1.0, 3.0], is_scatter=True) for name in ("fixed", "random")]
+    apart = Series("elsewhere", "predicted", [1, 2, 4], [5.0, 6.0, 7.0], is_scatter=True)
+    axes, _ = draw_panel(Lines("learners", "staleness", [*series, apart]))
+    small, large, other = (line.get_markersize() for line in axes.lines)
+    assert large >= small + 2 * axes.lines[0].get_markeredgewidth()
+    assert other == small
+
+
+def test_legend_has_the_shade_of_its_bars():
+    bars = [Bar("a, measured", "measured", {"whole": 3.0}), Bar("a, predicted", "predicted", {"expected": 2.0})]
+    drawing = draw(Figure([Bars("ms", "pass", bars, {"whole": "accent", "expected": "purple"})]))
+    faces = {
+        text.get_text(): patch.get_facecolor()
+        for legend in drawing.findobj(Legend)
+        for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True)
+    }
+    drawn = {to_hex(patch.get_facecolor(), keep_alpha=True) for patch in drawing.axes[0].patches}
+    assert set(faces) == {"whole", "expected"}
+    assert {to_hex(face, keep_alpha=True) for face in faces.values()} <= drawn
 
 
 def test_axis_from_zero_has_room_for_a_mark():

@@ -41,7 +41,7 @@ from chronograd.figure import (
     Series,
 )
 from chronograd.files import as_asked
-from chronograd.report import lanes
+from chronograd.report import lanes, placement
 from chronograd.report.svg import standalone
 
 
@@ -87,6 +87,8 @@ MAX_PIXELS = 4_000_000  # of one picture; matplotlib takes 16 bytes for each
 _GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
 _TITLE = 14.0  # height of a panel's title
 _TITLE_LETTER = 4.6
+_PLOT = 0.85  # share of a drawing's width, and of its height below the legend, within the axes
+_RING, _NEXT_RING = 5.0, 4.0  # points: a hollow point, and how much larger one around it is
 _TOLD, _FOUND = "predicted, 80 % interval", "measured, 80 % interval"
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -307,9 +309,7 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
         handles[s.label] = _SERIES[s.role](axes, s, COLORS[color], strength)
         if shift:
             _move(axes, handles[s.label], shift)
-        for x, y, note in zip(s.x, s.y, s.notes, strict=True) if s.notes else ():
-            if y is not None:
-                axes.annotate(note, (x, y), (4, 3), textcoords="offset points", fontsize=7, color=COLORS[color])
+    _nest_rings(panel, handles)
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
@@ -320,13 +320,26 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
     _ticks(axes.yaxis, panel.log_y)
     if panel.x_names:
         _name_ticks(axes, panel, width)
-    for mark in panel.marks:
-        _mark(axes, mark.axis, mark.at, mark.label)
+    _marks(axes, panel, width)
     if panel.from_zero:  # last, because an axis with a fixed limit no longer adapts to the data
         axes.set_ylim(bottom=0)
     if panel.most_y is not None and axes.get_ylim()[1] > panel.most_y:
         axes.set_ylim(top=panel.most_y)
+    _notes(axes, panel, width)
     return handles
+
+
+def _nest_rings(panel: Lines, handles: dict[str, Any]) -> None:
+    """Draw hollow points of several series at the same place as rings around each other."""
+    rings = [s for s in panel.series if s.role == "predicted" and s.is_scatter]
+    for i, s in enumerate(rings):
+        points = {(x, y) for x, y in zip(s.x, s.y, strict=True) if y is not None}
+        around = sum(any(_is_near(a, b) for a in points for b in zip(t.x, t.y, strict=True)) for t in rings[:i])
+        handles[s.label].set_markersize(_RING + _NEXT_RING * around)
+
+
+def _is_near(a: tuple[float, float], b: tuple[float, float | None]) -> bool:
+    return a[0] == b[0] and b[1] is not None and math.isclose(a[1], b[1], rel_tol=0.02, abs_tol=1e-9)
 
 
 def _colors(panel: Lines) -> list[str]:
@@ -416,7 +429,7 @@ def _name_ticks(axes: Axes, panel: Lines, width: float) -> None:
 def _predicted(axes: Axes, s: Series, color: str, strength: float) -> Any:
     x, y, low, high = _known(s)
     if s.is_scatter:
-        return axes.plot(x, y, "o", color=color, markersize=5, markerfacecolor="none", markeredgewidth=1.2)[0]
+        return axes.plot(x, y, "o", color=color, markersize=_RING, markerfacecolor="none", markeredgewidth=1.2)[0]
     alone = len(x) == 1
     if 1 < len(x) <= MANY_BARS:
         style: dict[str, Any] = {
@@ -500,17 +513,55 @@ def _known(s: Series) -> tuple[list[float], list[float], list[float], list[float
     return x, y, low, high
 
 
-def _mark(axes: Axes, axis: str, at: float, label: str) -> None:
+def _marks(axes: Axes, panel: Lines, width: float) -> None:
     style: dict[str, Any] = {"color": COLORS["muted"], "linewidth": 0.9, "linestyle": (0, (2, 2)), "zorder": 1}
-    text: dict[str, Any] = {"color": COLORS["muted"], "fontsize": 7.5}
-    if axis == "y":
-        axes.axhline(at, **style)
-        axes.annotate(label, (0, at), (3, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-                      ha="left", va="bottom", **text)  # fmt: skip
-    else:
-        axes.axvline(at, **style)
-        axes.annotate(label, (at, 1), (3, -1), xycoords=axes.get_xaxis_transform(), textcoords="offset points",
-                      ha="left", va="top", **text)  # fmt: skip
+    text: dict[str, Any] = {"color": COLORS["muted"], "fontsize": 7.5, "textcoords": "offset points"}
+    upright = [mark for mark in panel.marks if mark.axis == "x"]
+    for mark in panel.marks:
+        if mark.axis == "x":
+            axes.axvline(mark.at, **style)
+        else:
+            axes.axhline(mark.at, **style)
+            axes.annotate(mark.label, (0, mark.at), (3, 2), xycoords=axes.get_yaxis_transform(), ha="left",
+                          va="bottom", **text)  # fmt: skip
+    wide = _PLOT * width
+    lines = [wide * _fraction(mark.at, axes.get_xlim(), panel.log_x) for mark in upright]
+    places = placement.beside_lines([mark.label for mark in upright], lines, wide)
+    for mark, (row, is_left) in zip(upright, places, strict=True):
+        axes.annotate(mark.label, (mark.at, 1), (-3 if is_left else 3, -1 - _LINE * row), va="top",
+                      xycoords=axes.get_xaxis_transform(), ha="right" if is_left else "left", **text)  # fmt: skip
+
+
+def _notes(axes: Axes, panel: Lines, width: float) -> None:
+    """Print notes next to their points, where they cover the fewest lines, points and other notes."""
+    if not any(s.notes for s in panel.series):
+        return
+    wide, tall = _PLOT * width, _PLOT * (_height(panel, width) - _legend_height([s.label for s in panel.series], width))
+    x_ends, y_ends = axes.get_xlim(), axes.get_ylim()
+    notes: list[tuple[float, float, str, str]] = []
+    points, covered = [], []
+    for s, color in zip(panel.series, _colors(panel), strict=True):
+        kept = [(x, y, i) for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)) if y is not None]
+        own = [(wide * _fraction(x, x_ends, panel.log_x), tall * _fraction(y, y_ends, panel.log_y)) for x, y, _ in kept]
+        covered += [placement.Box.around(x, y, 2.5) for x, y in own] + (placement.along(own) if _has_line(s) else [])
+        if s.notes:
+            notes += [(x, y, s.notes[i], color) for x, y, i in kept]
+            points += own
+    for (x, y, note, color), side in zip(
+        notes, placement.sides(points, [note for _, _, note, _ in notes], covered), strict=True
+    ):
+        axes.annotate(note, (x, y), (side.right, side.up), textcoords="offset points", fontsize=7, color=COLORS[color],
+                      ha=side.across, va=side.along)  # fmt: skip
+
+
+def _has_line(s: Series) -> bool:
+    return s.role == "reference" or s.is_joined or (s.role == "predicted" and not s.is_scatter)
+
+
+def _fraction(value: float, ends: tuple[float, float], is_log: bool) -> float:
+    """Return the place of a value on an axis: 0 at its start, 1 at its end."""
+    low, high, at = (math.log10(v) if is_log else v for v in (*ends, value))
+    return (at - low) / (high - low)
 
 
 def _ticks(axis: Any, is_log: bool, fixed: Sequence[float] = ()) -> None:
@@ -578,8 +629,8 @@ def _bars(axes: Axes, panel: Bars, width: float) -> dict[str, Any]:
     plot_pt = max((0.8 if width == WIDE else 0.5) * width, 1.7 * note_pt)
     axes.set_xlim(0, (longest or 1.0) * (1.03 + note_pt / (plot_pt - note_pt)))
     _ticks(axes.xaxis, False)
-    is_light = all(bar.role == "predicted" for bar in panel.bars)
-    return {name: Patch(color=_face(colors[name], is_light)) for name in names}
+    solid = {name for bar in panel.bars if bar.role != "predicted" for name in bar.segments}
+    return {name: Patch(color=_face(colors[name], name not in solid)) for name in names}
 
 
 def _face(color: str, is_light: bool) -> tuple[float, float, float, float]:

@@ -231,7 +231,14 @@ def _grows(results: Results) -> Block:
     ]
     means.append(Series("learners − 1", "reference", learners, [n - 1 for n in learners]))
     shares = [
-        Series(EXPONENTIAL, "predicted", shown, [100 * random[most].get(s, 0.0) for s in shown], color="teal"),
+        Series(
+            EXPONENTIAL,
+            "predicted",
+            shown,
+            [100 * random[most].get(s, 0.0) for s in shown],
+            color="teal",
+            is_scatter=True,
+        ),
         Series("geometric", "reference", shown, [100 / most * (1 - 1 / most) ** s for s in shown]),
     ]
     columns: dict[str, Any] = {
