@@ -209,22 +209,24 @@ def beside_table(rows: Sequence[Row]) -> Table:
 
 
 def beside_figure(rows: Sequence[Row]) -> Figure:
-    """Return the speed-ups of the same rows: predicted lines, published points and the ideal."""
-    series = []
+    """Return a panel for each kind of scaling and batch, with the speed-ups: a predicted line, published points and the ideal."""
+    panels = []
     for own, color in zip(grouped(rows, "set").values(), COLORS, strict=False):
-        name = f"{own[0]['scaling']}, {own[0]['batch_per_gpu']} images on one GPU"
-        series += line_and_points(name, own, "predicted_speed_up", "speed_up", "published", color)
-    series.append(ideal(rows[:1], worlds=sorted({row["world"] for row in rows})))
-    return Figure([against_ranks("times the throughput of one GPU", series, is_log=False)])
+        title = f"{own[0]['scaling']}, {own[0]['batch_per_gpu']} images on one GPU"
+        series = line_and_points("", own, "predicted_speed_up", "speed_up", "published", color)
+        series.append(ideal(own[:1], worlds=[row["world"] for row in own]))
+        panels.append(against_ranks("times the throughput of one GPU", series, title, is_log=False))
+    return Figure(panels)
 
 
 def line_and_points(
     label: str, rows: Sequence[Row], predicted: str, points: str, kind: str, color: str, x: str = "world"
 ) -> list[Series]:
     """Return a predicted line, and the points of the column `points`: measured or published, as `kind` names them."""
+    start = f"{label}, " if label else ""
     return [
-        series_of(f"{label}, predicted", rows, predicted, "predicted", color, x=x),
-        series_of(f"{label}, {kind}", rows, points, "measured", color, x=x),
+        series_of(f"{start}predicted", rows, predicted, "predicted", color, x=x),
+        series_of(f"{start}{kind}", rows, points, "measured", color, x=x),
     ]
 
 

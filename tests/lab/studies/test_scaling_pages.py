@@ -238,6 +238,27 @@ def test_strong_and_weak_cost() -> None:
     assert all(list(s.notes) == ["1", "2", "4", "8", "16"] for s in lines)
 
 
+@pytest.mark.parametrize(
+    ("title", "value", "unit"),
+    [("Throughput", "batch", 1.0), ("Training time", "training_time_s", 60.0), ("Cost", "cost_usd", 1.0)],
+)
+def test_figures_have_the_interval_of_each_prediction(title: str, value: str, unit: float) -> None:
+    """A throughput is the batch over the step, so its interval has the other ends; a time and a cost follow the step."""
+    figure = section(STRONG, title).figure
+    assert figure is not None
+    for panel, device in zip(figure.panels, ("k80-gk210", "v100"), strict=True):
+        for series, kind in zip(panel.series, ("strong", "weak"), strict=False):  # type: ignore[union-attr]
+            rows = [one(STRONG, series=device, scaling=kind, world=n) for n in (1, 2, 4, 8, 16)]
+            if value == "batch":
+                low, high = ([row["batch"] / row[end] for row in rows] for end in ("high", "low"))
+            else:
+                low, high = (
+                    [row[value] / unit * row[end] / row["step_time_s"] for row in rows] for end in ("low", "high")
+                )
+            assert list(series.low) == pytest.approx(low, rel=1e-4)
+            assert list(series.high) == pytest.approx(high, rel=1e-4)
+
+
 # -- all-reduce-algorithms -------------------------------------------------------------------------
 
 REDUCE = "all-reduce-algorithms"
@@ -459,9 +480,13 @@ def test_published_scaling_has_its_prediction(name: str, title: str) -> None:
         assert shown["speed-up, published"] == f"{published:.2f} ×"
         assert shown["speed-up, predicted"] == f"{predicted_:.2f} ×"
         assert shown["error of the prediction"] == signed_percent(row["predicted_s"] / row["step_time_s"] - 1)
-    roles = [series.role for series in beside.figure.panels[0].series]  # type: ignore[union-attr]
-    assert roles.count("measured") == roles.count("predicted") == len({row["set"] for row in rows})
-    assert roles[-1] == "reference"
+    sets = {row["set"]: row for row in rows}
+    assert [panel.title for panel in beside.figure.panels] == [  # type: ignore[union-attr]
+        f"{row['scaling']}, {row['batch_per_gpu']} images on one GPU"
+        for row in (next(r for r in rows if r["set"] == name) for name in sets)
+    ]
+    for panel in beside.figure.panels:
+        assert [series.role for series in panel.series] == ["predicted", "measured", "reference"]  # type: ignore[union-attr]
 
 
 def test_published_rings_are_those_of_the_formula() -> None:

@@ -355,7 +355,10 @@ def _speed_ups(rows: Sequence[Row], with_public: bool) -> Figure:
         series_of(how_many(world, "GPUs"), matching(rows, world=world), "speed_up", "predicted", color, x="batch_asked")
         for world, color in zip(worlds, COLORS, strict=False)
     ]
-    series += [Series(f"ideal, {how_many(n, 'GPUs')}", "reference", batches, [n] * len(batches)) for n in worlds]
+    series += [
+        Series(f"ideal, {how_many(n, 'GPUs')}", "reference", batches, [n] * len(batches), color=color)
+        for n, color in zip(worlds, COLORS, strict=False)
+    ]
     if with_public:
         batch, world, speed_up = (PUBLIC_SPEED_UP[key] for key in ("batch", "world", "speed_up"))
         label = f"published: {world} × {PUBLIC_SPEED_UP['device']}"

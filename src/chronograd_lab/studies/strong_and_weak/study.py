@@ -5,7 +5,7 @@ The effective batch stays 256 (strong), or is 256 images per learner (weak); 1 t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from chronograd_lab.common.scaling import (
     scaling_job,
     series_of,
     throughput_interval,
+    with_interval,
 )
 from chronograd_lab.common.study import Column, Study, table
 from chronograd_lab.common.written import Block, key
@@ -141,11 +142,11 @@ def blocks(results: Results) -> dict[str, Block]:
             "throughput": lambda row: quantity(row["throughput_samples_per_s"], "sample/s"),
             "80 % interval": lambda row: " … ".join(f"{v:,.0f}" for v in throughput_interval(row) if v),
             "speed-up": ("speed_up", "{:.2f} ×".format), "of ideal": lambda row: percent(row["efficiency"], 0),
-        }, text=2), Figure(_panels(rows, "throughput_samples_per_s", "images/s", with_ideal=True))),
+        }, text=2), Figure(_panels(rows, "throughput_samples_per_s", "images/s", throughput_interval, with_ideal=True))),
         "Training time": Block(table(rows, {
             **names, "step": ("step_time_s", seconds), "training": ("training_time_s", seconds),
             "80 % interval": lambda row: f"{seconds(row['training_low_s'])} … {seconds(row['training_high_s'])}",
-        }, text=2), Figure(_panels(rows, "training_time_s", "minutes", 60.0))),
+        }, text=2), Figure(_panels(rows, "training_time_s", "minutes", _minutes, 60.0))),
         "Weak-scaling efficiency": Block(table(weak, {
             "device": "series", "learners": "world", "nodes": lambda row: str(-(-row["world"] // per_node)),
             "iteration": ("step_time_s", seconds), "growth": ("iteration_growth", "{:.2f} ×".format),
@@ -158,7 +159,7 @@ def blocks(results: Results) -> dict[str, Block]:
             **names, "training": ("training_time_s", seconds), "cost": ("cost_usd", _dollars),
             "80 % interval": lambda row: f"{_dollars(row['cost_low_usd'])} … {_dollars(row['cost_high_usd'])}",
             "a GPU and hour": lambda row: dollars(row["cost_usd"] / row["world"] / row["training_time_s"] * 3600),
-        }, text=2), Figure(_panels(priced, "cost_usd", "US dollars")))  # fmt: skip
+        }, text=2), Figure(_panels(priced, "cost_usd", "US dollars", lambda row: (row["cost_low_usd"], row["cost_high_usd"]))))  # fmt: skip
         made["Time against cost"] = Block(_trade(priced, is_one_market(results.rows["prices"])), _trade_figure(priced))
     if t4 := results.rows["t4"]:
         made["Compared with published runs on T4s"] = Block(beside_table(t4), beside_figure(t4))
@@ -167,14 +168,23 @@ def blocks(results: Results) -> dict[str, Block]:
     return made
 
 
-def _panels(rows: Sequence[Row], column: str, y_label: str, unit: float = 1.0, with_ideal: bool = False) -> list[Lines]:
-    """Return a panel for each device, with a line for each kind of scaling."""
+def _minutes(row: Row) -> tuple[float, float]:
+    """Return the ends of the interval of a training, in minutes."""
+    return row["training_low_s"] / 60, row["training_high_s"] / 60
+
+
+def _panels(
+    rows: Sequence[Row], column: str, y_label: str, bounds: Callable[[Row], tuple[float | None, float | None]],
+    unit: float = 1.0, with_ideal: bool = False,
+) -> list[Lines]:  # fmt: skip
+    """Return a panel for each device, with a line and its interval for each kind of scaling."""
     panels = []
     for device, own in grouped(rows, "series").items():
-        series: list[Series] = [
-            series_of(f"{scaling} scaling", matching(own, scaling=scaling), column, "predicted", color, unit)
-            for scaling, color in zip(SCALINGS, COLORS, strict=False)
-        ]
+        series: list[Series] = []
+        for scaling, color in zip(SCALINGS, COLORS, strict=False):
+            of_kind = matching(own, scaling=scaling)
+            line = series_of(f"{scaling} scaling", of_kind, column, "predicted", color, unit)
+            series.append(with_interval(line, [bounds(row) for row in of_kind]))
         ends = [ideal(matching(own, scaling="strong"), column)] if with_ideal else []
         panels.append(against_ranks(y_label, [*series, *ends], f"{device}, predicted", "learners"))
     return panels
