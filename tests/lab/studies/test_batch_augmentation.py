@@ -181,18 +181,34 @@ def test_costs_to_the_target() -> None:
 
 
 def test_plot_has_a_point_for_each_m_that_reached_the_target() -> None:
-    """All seeds of M=4 and of the longer arm reach 0.5 at their end, after the same seconds. Those of M=1 and M=2 stay below."""
-    results = made_up({"M=1": 0.45, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55})
+    """All seeds of M=2, M=4 and of the longer arm reach 0.5 at their end. Those of M=1 stay below. Only M=4 reaches 0.55."""
+    results = made_up({"M=1": 0.45, "M=2": 0.52, "M=4": 0.60, LONGER: 0.55})
     block = study.blocks(results)["Epochs and seconds by target"]
     assert block.figure is not None
-    for panel, expected in zip(block.figure.panels, (4.0, 31 * 4 * 4), strict=True):
+    for panel, ends in zip(block.figure.panels, ((4.0, 4.0), (31 * 4 * 2, 31 * 4 * 4)), strict=True):
         assert isinstance(panel, Lines)
-        (series,) = (one for one in panel.series if one.label == "to 50 %")
-        assert list(series.y) == [None, None, expected]
+        by_label = {series.label: series for series in panel.series}
+        assert list(by_label["to 50 %"].y) == [None, *ends]
+        assert "to 55 %" not in by_label
     assert block.table is not None
     cells = {row[0]: row[1:] for row in block.table.rows}
-    assert cells["50 %"] == ["–", "–", "496.0", "496.0", "M=4"]
-    assert study.values(results)["soonest"]["at_50"] == "M=4"
+    assert cells["50 %"] == ["–", "248.0", "496.0", "496.0", "M=2"]
+    assert cells["55 %"][:3] == ["–", "–", "496.0"]
+    assert study.values(results)["soonest"]["at_50"] == "M=2"
+
+
+def test_plot_shows_the_falls_of_the_rate() -> None:
+    """Rates of 4 epochs fall at 1.62, 2.44 and 3.28: after the same epochs with any M, and the seconds grow with M."""
+    block = study.blocks(made_up({"M=1": 0.55, "M=2": 0.55, "M=4": 0.60, LONGER: 0.55}))["Epochs and seconds by target"]
+    assert block.figure is not None
+    epochs, seconds = (
+        {s.label: list(s.y) for s in panel.series if s.role == "reference"}  # type: ignore[union-attr]
+        for panel in block.figure.panels
+    )
+    assert list(epochs) == list(seconds) == [f"the rate falls to {rate}" for rate in ("0.01", "0.001", "0.0001")]
+    for label, share in zip(epochs, (0.405, 0.61, 0.82), strict=True):
+        assert epochs[label] == pytest.approx([4 * share] * 3)
+        assert seconds[label] == pytest.approx([31 * 4 * m * share for m in (1, 2, 4)])
 
 
 def test_stages_split_the_epochs_at_the_drops_of_the_rate() -> None:

@@ -361,14 +361,8 @@ def _between(values: Mapping[str, float | None]) -> float | None:
 
 def _by_target(results: Results) -> Block:
     """Return the seconds of each arm to each target, and epochs and seconds by copies."""
-    names, copies = by_copies(results.settings), sorted(results.settings["copies"])
-    panels = []
-    for kind in ("epochs", "seconds"):
-        series = [
-            Series(f"to {100 * target:g} %", "measured", copies, [values[name] for name in names], is_joined=True)
-            for target, values in _to_targets(results, kind).items()
-        ]
-        panels.append(Lines("copies M", f"mean {kind} to the accuracy", series, log_x=True, x_ticks=copies))
+    names = by_copies(results.settings)
+    panels = [_to_each_target(results, kind) for kind in ("epochs", "seconds")]
     seconds = _to_targets(results, "seconds")
     body = [
         [f"{100 * target:g} %", *(shown(value, "{:.1f}".format) for value in values.values()), _least(values)]
@@ -376,6 +370,25 @@ def _by_target(results: Results) -> Block:
     ]
     columns = ["seconds to", *names, longer_name(results.settings), "fewest"]
     return Block(Table(columns, body, set(range(1, len(columns) - 1))), Figure(panels))
+
+
+def _to_each_target(results: Results, kind: str) -> Lines:
+    """Return a line for each target that several M reach, and the times at which the learning rate falls."""
+    names, copies = by_copies(results.settings), sorted(results.settings["copies"])
+    series = [
+        Series(f"to {100 * target:g} %", "measured", copies, [values[name] for name in names], is_joined=True)
+        for target, values in _to_targets(results, kind).items()
+    ]
+    series = [s for s in series if len(s.y) - s.y.count(None) > 1] or series
+    latest = max((y for s in series for y in s.y if y is not None), default=0.0)
+    training = job(results.settings, arms(results.settings)[names[0]]).training
+    ends = [float(training.epochs) if kind == "epochs" else _of(results, name, kind).mean for name in names]
+    for i, (share, color) in enumerate(zip(training.milestones, ("orange", "vermilion", "brown"), strict=False)):
+        if share * min(ends) <= latest:
+            rate = float(training.learning_rate) * training.gamma ** (i + 1)
+            falls = [share * end for end in ends]
+            series.append(Series(f"the rate falls to {rate:.2g}", "reference", copies, falls, color=color))
+    return Lines("copies M", f"mean {kind} to the accuracy", series, log_x=True, x_ticks=copies)
 
 
 def _mean_text(values: list[float | None], digits: int) -> str:
