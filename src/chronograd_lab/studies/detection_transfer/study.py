@@ -325,9 +325,13 @@ def _related(results: Results) -> Figure:
 
 
 def _learning(results: Results) -> Figure:
-    stages = distinct(results.rows["runs"], "stage")
-    series = [mean_curve(results.curves, stage, "epoch", stage, COLORS[stage]) for stage in stages]
-    return Figure([Lines("epochs", "mAP (11-point), %", series, from_zero=True)])
+    """Return a panel for the networks of all classes and one for those of the two: their mAP is of other classes."""
+    stages, panels = distinct(results.rows["runs"], "stage"), []
+    for is_all, classes in ((True, "all classes"), (False, " and ".join(results.settings["related"]))):
+        own = [stage for stage in stages if (stage in (ALL, FURTHER)) is is_all]
+        series = [mean_curve(results.curves, stage, "epoch", stage, COLORS[stage]) for stage in own]
+        panels.append(Lines("epochs", f"mAP of {classes}, %", series, from_zero=True, most_y=100))
+    return Figure(panels)
 
 
 # Commands that a user can copy, one after the other.

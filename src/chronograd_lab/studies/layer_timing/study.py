@@ -357,17 +357,17 @@ def _products(passes: Sequence[Row]) -> Table:
 def _scatter(rows: Sequence[Row], column: str, label: str) -> Figure | None:
     if not rows:
         return None
-    series, ends, is_one_place = [], [], len(grouped(rows, "place")) == 1
-    for ((network, place), own), color in zip(
-        grouped(rows, "network", "place").items(), COLORS * len(rows), strict=False
-    ):
-        xs, ys = ([1e3 * row[name] for row in own] for name in ("synchronised_s", column))
-        ends += [*xs, *ys]
-        ys_known: list[float | None] = [float(y) for y in ys]
-        legend = network if is_one_place else f"{network}, {_short_place(place)}"
-        series.append(Series(legend, "measured", xs, ys_known, color=color, is_scatter=True))
-    series.append(Series("equal", "reference", [min(ends), max(ends)], [min(ends), max(ends)]))
-    return Figure([Lines("ms of the layer, waited for", f"ms, {label}", series, log_x=True, log_y=True)])
+    panels = []
+    for place, own in grouped(rows, "place").items():
+        series, ends = [], []
+        for (network, layers), color in zip(grouped(own, "network").items(), COLORS, strict=False):
+            xs, ys = ([1e3 * row[name] for row in layers] for name in ("synchronised_s", column))
+            ends += [*xs, *ys]
+            series.append(Series(network.rpartition(":")[2], "measured", xs, ys, color=color, is_scatter=True))
+        series.append(Series("equal", "reference", [min(ends), max(ends)], [min(ends), max(ends)]))
+        axes = ("ms of the layer, waited for", f"ms, {label}")
+        panels.append(Lines(*axes, series, log_x=True, log_y=True, title=_short_place(place)))
+    return Figure(panels)
 
 
 def _errors(passes: Sequence[Row], layers: Sequence[Row]) -> Table:

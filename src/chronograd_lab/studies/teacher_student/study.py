@@ -12,7 +12,7 @@ labels. U are images without: their true labels are known here, and only used to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -406,10 +406,16 @@ def _left_out(results: Results) -> Table:
 def _weak(results: Results) -> Block:
     sets = {row["set"]: row for row in results.rows["sets"]}
     weak = [name for name in sets if "noise" in sets[name]]
-    groups = {"weak labels": weak, "teacher's labels, by K": [set_name(*pair) for pair in tried(results.settings, "K")]}
+    groups = {
+        "weak labels": {name: f"{percent(sets[name]['noise'], 0)} noise" for name in weak},
+        "teacher's labels": {set_name(k, p): f"K = {k:,}" for k, p in tried(results.settings, "K")},
+    }
     series = [
-        points(label, [100 * sets[name]["wrong"] for name in names], [_of(results, name, TUNED) for name in names])
-        for label, names in groups.items()
+        replace(
+            points(label, [100 * sets[name]["wrong"] for name in notes], [_of(results, name, TUNED) for name in notes]),
+            notes=list(notes.values()),
+        )
+        for label, notes in groups.items()
     ]
     alone = [Mark("y", 100 * _of(results, ALONE).mean, ALONE)]
     body = []
