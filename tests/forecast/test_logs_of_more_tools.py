@@ -99,7 +99,7 @@ def matlab() -> Iterable[str]:
 
 def gaussian_splatting() -> Iterable[str]:
     """Time stamps of other lines do not show when a bar was drawn."""
-    yield "Output folder: ./output/5f [03/03 10:04:11]"
+    yield "Reading camera 185/185 [03/03 10:04:13]"
     for e in EPOCHS:
         yield f"\rTraining progress:  23%|██▎       | {100 * e}/30000 [00:{4 * e:02d}<13:10, 29.1it/s, Loss={loss(e)}]"
         if e == 4:
@@ -171,6 +171,15 @@ def speeds_before_names() -> Iterable[str]:
         yield f"Train Epoch: {e} 812.5/s, 812.5/s/gpu LR: 0.1 120 img/s loss: {loss(e)}"
 
 
+def saved_after_evaluations() -> Iterable[str]:
+    """A sentence repeats the iteration after each evaluation, and an epoch has 372 iterations."""
+    for e in EPOCHS:
+        for i in (400 * e - 200, 400 * e):
+            yield f"{stamp(i)} [TRAIN] epoch: {1 + i // 372}, iter: {i}/4000, loss: 1.1"
+        yield f"{stamp(400 * e)} [EVAL] #Images: 500 mIoU: {accuracy(e)} Kappa: 0.5"
+        yield f"{stamp(400 * e)} [EVAL] The best model was saved at iter {400 * e}."
+
+
 LOSS, ACCURACY = loss(NUM), accuracy(NUM)
 # Name to ask for; column, unit, last step and value; seconds of a unit.
 LOGS: dict[Callable[[], Iterable[str]], tuple[str | None, str, str, float, float, float | None]] = {
@@ -189,6 +198,7 @@ LOGS: dict[Callable[[], Iterable[str]], tuple[str | None, str, str, float, float
     pytorch_cifar100: ("Accuracy", "Accuracy", "epoch", NUM, ACCURACY, 32),
     ms_swift: (None, "eval_loss", "epoch", NUM, LOSS, None),
     mxnet: ("Validation-accuracy", "Validation-accuracy", "epoch", NUM, ACCURACY, 35.2),
+    saved_after_evaluations: ("mIoU", "mIoU", "step", 400 * NUM, ACCURACY, 1),
     speeds_before_names: (None, "loss", "epoch", NUM, LOSS, None),
 }
 
@@ -224,6 +234,10 @@ def test_notes_state_the_assumptions(tmp_path: Path) -> None:
 
 def test_drops_that_are_printed_are_drops(tmp_path: Path) -> None:
     assert read(mxnet(), tmp_path, "Validation-accuracy").schedule.drops[:2] == (3, 6)
+
+
+def test_single_values_with_time_stamps_are_of_one_epoch(tmp_path: Path) -> None:
+    assert "from column Current learning rate" in read(nnunet(), tmp_path, "val_loss").schedule_told
 
 
 def test_a_file_for_each_epoch(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def _of_all_epochs(
     iterations, of = _counts([rows[at][name] for at in counted]), _counts(carried(rows, epochs[0], counted))
     if steps is None or iterations is None or of is None or not np.ptp(of) > 0:
         return None
-    return steps if (np.diff(steps) > 0).all() and (np.diff(iterations) > 0).all() else None
+    return steps if (np.diff(steps) > 0).all() and (np.diff(iterations) >= 0).all() else None
 
 
 def _counts(values: Sequence[Any]) -> Array | None:
