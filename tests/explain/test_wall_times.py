@@ -79,3 +79,19 @@ def test_repeated_rows_use_the_median(tmp_path: Path) -> None:
     assert account.causes == ()
     assert "the work is shared" in account.fits[0]
     assert not any("repeat" in text for text in account.never_measured)
+
+
+@pytest.mark.parametrize(
+    ("head", "writer"),
+    [
+        ("==2047== NVPROF is profiling process 2047, command: python main.py\n==2047== Profiling result:\n", "nvprof"),
+        ("Time (%),Total Time (ns),Instances,Avg (ns),Name\n", "Nsight Systems"),
+        ('"Name","Calls","TotalDurationNs","AverageNs","Percentage"\n', "rocprof"),
+    ],
+)
+def test_totals_of_a_profiler_are_refused_with_its_name(head: str, writer: str, tmp_path: Path) -> None:
+    path = tmp_path / "profile.csv"
+    path.write_text(f'{head}"GPU activities",31.42,4.182311,93120\n')
+    with pytest.raises(FileFormatError, match=rf"totals of kernels over a whole run \({writer}\)") as refusal:
+        read(path)
+    assert "torch.profiler" in str(refusal.value.hint)

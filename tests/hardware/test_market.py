@@ -129,6 +129,33 @@ class TestUpdate:
             market.update_prices(path)
         assert not catalog.user_prices_path().exists()
 
+    @pytest.mark.parametrize("separator", [";", "\t"])
+    def test_table_of_a_spreadsheet(self, tmp_path: Path, separator: str) -> None:
+        """Excel writes a mark of the byte order and, in many countries, semicolons and decimal commas."""
+        path = tmp_path / "preise.csv"
+        lines = [
+            COLUMNS,
+            "Mine,x,v100,1,3#06,on-demand,true,2026-11-21,verified,me",
+            "Mine,y,v100,4,12,spot,true,2026-11-21,verified,me",
+        ]
+        path.write_text(
+            "\ufeff" + "\r\n".join(lines).replace(",", separator).replace("#", ",") + "\r\n", encoding="utf-8"
+        )
+        rows, _ = market.update_prices(path)
+        assert [(row.instance, row.count, row.price_usd_per_hour) for row in rows] == [("x", 1, 3.06), ("y", 4, 12)]
+
+    def test_another_table_or_form_is_refused_with_its_place(self, tmp_path: Path) -> None:
+        path = tmp_path / "other.csv"
+        path.write_text("cloud,machine,usd\naws,p3.2xlarge,3.06\n")
+        with pytest.raises(FileFormatError) as refusal:
+            market.update_prices(path)
+        assert refusal.value.message == "other.csv has no column vendor; its columns are cloud, machine, usd"
+        path.write_text(f"{COLUMNS}\nMine,x,v100,1,3.06,on-demand,true,01.03.2026,verified,me\n")
+        with pytest.raises(FileFormatError, match=r"line 2(.|\n)*date") as refusal:
+            market.update_prices(path)
+        assert "2026-03-01" in str(refusal.value.hint)
+        assert not catalog.user_prices_path().exists()
+
     def test_empty_price_table(self, tmp_path: Path) -> None:
         path = tmp_path / "empty.csv"
         path.write_text(f"{COLUMNS}\n")

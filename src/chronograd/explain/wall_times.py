@@ -21,6 +21,7 @@ from chronograd.words import how_many
 REQUIRED = ("network", "nodes", "wall")
 OPTIONAL = ("user_over_real", "device")
 LARGEST_BYTES = 1_000_000
+LONGEST_HEAD = 4096  # letters that show who wrote a file
 # Times with a smaller difference count as equal: single runs of minutes rarely agree better.
 SAME = 0.05
 # Tolerance around 1/n for the time of n nodes that share the work.
@@ -62,6 +63,11 @@ def read(path: Path) -> dict[str, list[RunWallTimes]]:
     """Read the runs of each network, by nodes. Raises FileFormatError that names the line."""
     try:
         text = door.read_text(path, "a table of wall times", most_bytes=LARGEST_BYTES)
+        if (writer := _profiler_of_totals(text)) is not None:
+            raise FileFormatError(
+                f"{path} has totals of kernels over a whole run ({writer}), neither steps nor wall times",
+                "profile some steps with torch.profiler, and give its trace",
+            )
         lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
         rows = list(csv.DictReader(lines, strict=True))
     except csv.Error as error:
@@ -89,6 +95,20 @@ def read(path: Path) -> dict[str, list[RunWallTimes]]:
     for runs in found.values():
         runs.sort(key=lambda run: run.nodes)
     return found
+
+
+def _profiler_of_totals(text: str) -> str | None:
+    """Return the profiler that wrote a table of the time of each kernel or call; None for another text.
+
+    >>> _profiler_of_totals("==2047== NVPROF is profiling process 2047"), _profiler_of_totals("network,nodes,wall")
+    ('nvprof', None)
+    """
+    if "NVPROF" in text[:LONGEST_HEAD] or (text.startswith("==") and "Profiling result" in text[:LONGEST_HEAD]):
+        return "nvprof"
+    head = text[:LONGEST_HEAD].partition("\n")[0]
+    if "Time (%)" in head and "Total Time" in head:
+        return "Nsight Systems"
+    return "rocprof" if {"Name", "Calls", "TotalDurationNs"} <= {name.strip('" ') for name in head.split(",")} else None
 
 
 def _account(network: str, rows: Sequence[RunWallTimes]) -> Account:

@@ -28,7 +28,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from chronograd import trust
-from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names, problems
+from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names, printable, problems
 from chronograd.files import check_plain, read_bytes, write_aside
 from chronograd.hardware import instances
 from chronograd.hardware.instances import Date, Tag
@@ -42,6 +42,8 @@ Count = Annotated[int, Field(gt=0, strict=True)]
 MAX_BYTES = 300_000
 MAX_DOTS = 64
 _FLOAT = re.compile(r"(?<![\w.-])-?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", re.ASCII)
+PRICE_FILES = "write numbers as 3.06, dates as 2026-03-01, kinds as on-demand or spot, and tags as in `chronograd devices --prices`"
+_DECIMAL_COMMA = re.compile(r"\s{0,9}\d{1,9},\d{1,6}\s{0,9}")
 DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device that is right"
 
 
@@ -496,13 +498,35 @@ def _read_prices_version(path: Path, modified_ns: int) -> tuple[Price, ...]:
 def read_prices(path: Traversable) -> list[Price]:
     """Read a price table. A row of a known instance type may leave out device, number of devices and host.
 
+    Semicolons or tabs may separate its columns; then a price may have a decimal comma.
+
     Raises FileFormatError with the line and field that are wrong.
     """
     try:
-        lines = list(csv.DictReader(_text(path).splitlines()))
+        text = _text(path).removeprefix("\ufeff")
+        first = text.partition("\n")[0]
+        separator = next((one for one in (";", "\t") if one in first and "," not in first), ",")
+        lines = list(csv.DictReader(text.splitlines(), delimiter=separator))
     except (OSError, ValueError, csv.Error) as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
-    return [_validated(_in_full(line), Price, f"{path.name}, line {number}") for number, line in enumerate(lines, 2)]
+    columns = [name for name in (lines[0] if lines else ()) if name is not None]
+    if lines and (missing := [name for name in ("vendor", "instance", "price_usd_per_hour") if name not in columns]):
+        raise FileFormatError(
+            f"{path.name} has no column {missing[0]}; its columns are {printable(', '.join(columns))[:120]}",
+            f"its first line names the columns: {', '.join(Price.model_fields)}",
+        )
+    if separator != ",":
+        lines = [_with_point(line) for line in lines]
+    return [
+        _validated(_in_full(line), Price, f"{path.name}, line {number}", PRICE_FILES)
+        for number, line in enumerate(lines, 2)
+    ]
+
+
+def _with_point(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose price has a decimal point instead of a comma."""
+    price = str(line.get("price_usd_per_hour"))
+    return {**line, "price_usd_per_hour": price.replace(",", ".")} if _DECIMAL_COMMA.fullmatch(price) else line
 
 
 def _in_full(line: dict[str, Any]) -> dict[str, Any]:
@@ -571,9 +595,9 @@ def _read(path: Traversable, form: type[Entry]) -> Entry:
     return _validated(data, form, str(path))
 
 
-def _validated(data: dict[str, Any], form: type[Entry], where: str) -> Entry:
+def _validated(data: dict[str, Any], form: type[Entry], where: str, hint: str = DEVICE_FILES) -> Entry:
     try:
         return form.model_validate(data)
     except ValidationError as error:
         message = f"{where} is not a {form.__name__.lower()}\n  " + "\n  ".join(problems(error, form))
-        raise FileFormatError(message, DEVICE_FILES) from None
+        raise FileFormatError(message, hint) from None
