@@ -61,6 +61,12 @@ def pytest_make_collect_report(
     return (yield)
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files with examples that import packages of extras: while these are hidden, they would stay half imported."""
+    is_examples = collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest"))
+    return True if is_examples and parts.imports_an_extra(collection_path) else None
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude collected tests from garbage collection, and use one thread per test process, as more would spin for cores."""
     if not session.config.option.collectonly:

@@ -87,6 +87,17 @@ def parts_of_module(path: Path) -> list[str]:
     return [part for part in PARTS if part in names]
 
 
+def imports_an_extra(path: Path) -> bool:
+    """Return whether the code at the top of a file imports packages of an extra."""
+    imported = set()
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imported.add((node.module or "").partition(".")[0])
+    return not imported.isdisjoint(chain(*PACKAGES.values()))
+
+
 def _why_missing(part: str, *except_for: str) -> str:
     missing = [name for name in PACKAGES[part] if name not in except_for and not PathFinder.find_spec(name)]
     return f"not installed: {', '.join(missing)}" if missing else ""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.parts import PARTS
+from tests.parts import PARTS, imports_an_extra
 
 ROOT = Path(__file__).parent.parent
 OWN_LINK = 'name = "slow50"\ntitle = "measured here"\nlatency_s = 1e-4\nbandwidth_bytes_per_s = 6e6\n'
@@ -91,3 +91,18 @@ def test_every_test_file_can_be_imported() -> None:
         "--collect-only", "-q", "-o", "addopts=--import-mode=importlib --strict-markers", str(ROOT / "tests")
     )
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("code", "is_left_out"),
+    [
+        ("import ale_py.roms", True),
+        ("from onnx import helper", True),
+        ("def f():\n    import onnx", False),
+        ("import numpy", False),
+    ],
+)
+def test_files_of_examples_that_import_an_extra_are_not_collected(tmp_path: Path, code: str, is_left_out: bool) -> None:
+    path = tmp_path / "game.py"
+    path.write_text(code)
+    assert imports_an_extra(path) == is_left_out

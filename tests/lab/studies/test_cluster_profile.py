@@ -87,6 +87,7 @@ def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Result
 
 
 @pytest.mark.slurm
+@pytest.mark.horovod
 @pytest.mark.usefixtures("three_nodes")
 def test_smoke_size_on_three_nodes(tmp_path: Path) -> None:
     check(tmp_path, SLURM, nodes=[1, 3], threads=2)
