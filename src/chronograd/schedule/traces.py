@@ -22,7 +22,8 @@ from chronograd.errors import FileFormatError
 
 HELIOS_COLUMNS = frozenset(("job_id", "gpu_num", "submit_time", "duration"))
 # Philly's log has 117,325 jobs, and each GPU of each attempt is a value.
-_MOST_BYTES, _MOST_VALUES = 1_000_000_000, 100_000_000
+_MOST_BYTES = 1_000_000_000
+_MOST_VALUES = 100_000_000
 _HEAD_BYTES = 4096
 
 
@@ -35,7 +36,7 @@ class LoggedJob(NamedTuple):
     duration_s: float
 
 
-class JobLog(NamedTuple):
+class ClusterLog(NamedTuple):
     """The jobs of a log in the order of their arrival, and the number of jobs that were left out."""
 
     jobs: list[LoggedJob]
@@ -49,7 +50,7 @@ class _Submitted(NamedTuple):
     duration_s: float
 
 
-def read_log(path: Path) -> JobLog | None:
+def read_log(path: Path) -> ClusterLog | None:
     """Return the jobs of a log; None for another file.
 
     Raises: FileFormatError that names the job or the line.
@@ -71,7 +72,7 @@ def _head(path: Path) -> str:
     ).lstrip()
 
 
-def _philly(path: Path) -> JobLog | None:
+def _philly(path: Path) -> ClusterLog | None:
     what = "a job log of Philly"
     text = door.read_text(path, what, most_bytes=_MOST_BYTES, most_lines=None, most_values=_MOST_VALUES)
     rows = door.parse_json(text, path, what)
@@ -97,7 +98,7 @@ def _philly_job(row: Mapping[str, Any], place: str) -> _Submitted | None:
         ) from None
 
 
-def _helios(path: Path) -> JobLog:
+def _helios(path: Path) -> ClusterLog:
     what = "a job log of Helios"
     text = door.read_text(path, what, most_bytes=_MOST_BYTES, most_lines=None, most_values=_MOST_VALUES)
     reader = csv.DictReader(io.StringIO(text, newline=None), strict=True)
@@ -120,10 +121,10 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=None)
 
 
-def _log(rows: Sequence[_Submitted | None]) -> JobLog:
+def _log(rows: Sequence[_Submitted | None]) -> ClusterLog:
     kept = sorted((row for row in rows if row and row.gpus > 0 and row.duration_s > 0), key=lambda row: row.at)
     jobs = [LoggedJob(row.name, (row.at - kept[0].at).total_seconds(), row.gpus, row.duration_s) for row in kept]
-    return JobLog(_with_different_names(jobs), len(rows) - len(kept))
+    return ClusterLog(_with_different_names(jobs), len(rows) - len(kept))
 
 
 def _with_different_names(jobs: Iterable[LoggedJob]) -> list[LoggedJob]:

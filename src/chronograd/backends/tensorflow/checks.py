@@ -15,7 +15,16 @@ from chronograd.measure import environment
 NEEDED = ("tensorflow", "keras", "torch", "safetensors", "psutil")
 # Fields of `training` that these backends do not support: they accept a job only with the default.
 NOT_TAKEN = (
-    *("augmentation", "trainable", "freeze_norm", "parameter_groups", "layer_decay", "accumulation", "ema_decay", "compile"),
+    *(
+        "augmentation",
+        "trainable",
+        "freeze_norm",
+        "parameter_groups",
+        "layer_decay",
+        "accumulation",
+        "ema_decay",
+        "compile",
+    ),
     *("activation_checkpointing", "zero_stage", "noise_scale_every"),
 )
 PRECISIONS = ("fp32", "tf32")

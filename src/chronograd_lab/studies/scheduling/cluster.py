@@ -95,13 +95,13 @@ def rows(measured: Path | None) -> list[Row]:
     every, pause, by_job = jobs(measured), pause_s(measured), read(measured, "jobs_by_policy")
     summary = {(row["policy"], row["run"]): row for row in read(measured, "summary")}
     return [
-        _compared(name, simulated(name, every, pause), Run.of(published, by_job, every), summary, pause)
+        _compared(name, simulated(name, every, pause), ClusterRun.of(published, by_job, every), summary, pause)
         for name, published in POLICIES.items()
     ]
 
 
 @dataclass(frozen=True)
-class Run:
+class ClusterRun:
     """A run of the cluster. `gpu_time`: of all jobs, over that of the table of throughputs."""
 
     published: str
@@ -109,7 +109,7 @@ class Run:
     gpu_time: float
 
     @classmethod
-    def of(cls, published: str, by_job: Table, every: Sequence[ScheduledJob]) -> Run:
+    def of(cls, published: str, by_job: Table, every: Sequence[ScheduledJob]) -> ClusterRun:
         ran = [row for row in by_job if row["policy"] == published and row["run"] == "physical"]
         ran.sort(key=lambda row: int(row["job"]))
         needed_s = sum(job.requested_s * job.requested.workers for job in every)
@@ -118,7 +118,7 @@ class Run:
 
 
 def _compared(
-    name: str, schedule: Timetable, run: Run, summary: Mapping[tuple[str, str], Mapping[str, str]], pause: float
+    name: str, schedule: Timetable, run: ClusterRun, summary: Mapping[tuple[str, str], Mapping[str, str]], pause: float
 ) -> Row:
     physical, theirs = summary[run.published, "physical"], summary[run.published, "simulation"]
     completion_s, makespan_s = float(physical["mean_completion_s"]), float(physical["makespan_corrected_s"])
