@@ -1,4 +1,4 @@
-"""Scheduling: a published cluster beside its simulation, and seconds to simulate 1,000 jobs on 256 GPUs for each policy.
+"""Scheduling: a published cluster and its simulation, and seconds to simulate 1,000 jobs on 256 GPUs for each policy.
 
     python -m benchmarks.scheduling [--jobs 1000] [--gpus 256] [--json FILE]
 

@@ -102,7 +102,7 @@ def test_every_test_file_can_be_imported() -> None:
         ("import numpy", False),
     ],
 )
-def test_files_of_examples_that_import_an_extra_are_not_collected(tmp_path: Path, code: str, is_left_out: bool) -> None:
+def test_files_of_examples_with_an_extra_are_not_collected(tmp_path: Path, code: str, is_left_out: bool) -> None:
     path = tmp_path / "game.py"
     path.write_text(code)
     assert imports_an_extra(path) == is_left_out

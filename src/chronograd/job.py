@@ -311,8 +311,8 @@ class Training(_Section):
     trainable: Literal["all", "head"] = "all"
     """`head` freezes all but the last linear layer; without augmentation the frozen part then runs only once per image."""
     freeze_norm: bool | None = Field(None, exclude_if=lambda given: given is None)
-    """true: batch norm uses the statistics stored with the weights in all layers; its scale and shift are still trained. false: it
-    uses those of each batch, also in frozen layers. null: stored ones in frozen layers only.
+    """true: batch norm uses the statistics stored with the weights in all layers. Its scale and shift are still trained.
+    false: it uses those of each batch, also in frozen layers. null: stored ones in frozen layers only.
     """
     parameter_groups: tuple[ParameterGroup, ...] = ()
     """Exceptions to learning rate and weight decay; the first match applies."""

@@ -24,7 +24,7 @@ def test_a_job_alone_has_a_fairness_of_one():
     assert rho([job("A", 5), job("B", 3)], 2) == pytest.approx([1, 1])
 
 
-def test_the_first_in_the_queue_gains_what_the_second_loses():
+def test_the_first_in_the_queue_gains_the_loss_of_the_second():
     # A is done at 4 with two jobs present: 4 / (4 * 2). B is done at 8 with 1.5 present on average: 8 / (4 * 1.5).
     assert rho([job("A", 4), job("B", 4)], 1) == pytest.approx([1 / 2, 4 / 3])
 

@@ -18,7 +18,7 @@ def job(name, arrival_s, work, gpus=1, **other):
     return ScheduledJob(name, arrival_s, work, speeds, Allocation(gpus), spread=[0.0, 1.0, 1.0], **other)
 
 
-def test_workers_have_the_fullest_node_that_fits_and_as_few_nodes_as_possible():
+def test_workers_have_the_fullest_node_and_few_nodes():
     nodes = FreeNodes(12, 4, [4, 1, 5])
     first = nodes.take(3)
     assert (first, nodes.take(1), nodes.take(5)) == ({0: 3}, {0: 1}, {1: 4, 2: 1})

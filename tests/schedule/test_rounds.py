@@ -68,7 +68,7 @@ def test_the_largest_throughput_comes_from_jobs_that_scale():
     assert ends(jobs, 2, "throughput") == pytest.approx([13, 3, 3])
 
 
-def test_allox_starts_the_shortest_of_the_jobs_that_arrived_first():
+def test_allox_starts_the_shortest_of_the_first_jobs():
     # Two of ten jobs may start, so B runs first. Then one of nine may, which is A, and the others follow in their order.
     jobs = [job("A", 9), job("B", 1), *(job(f"C{n}", 5) for n in range(8))]
     assert ends(jobs, 1, "allox")[:4] == pytest.approx([10, 1, 15, 20])

@@ -23,8 +23,8 @@ def philly(number, submitted, *attempts, status="Pass"):
     }  # fmt: skip
 
 
-# A job of 16 GPUs on two nodes whose first attempt failed after 74 s; one that never started; one that was still running; one of a GPU
-# that was submitted before all others.
+# A job of 16 GPUs on two nodes whose first attempt failed after 74 s. One that never started. One that was still running. One of a
+# GPU that was submitted before all others.
 PHILLY = [
     philly(
         14199, "2017-10-07 01:11:39",

@@ -165,7 +165,7 @@ def test_frozen_trunk_does_not_change(stated: str, is_stored: bool) -> None:
 
 
 @pytest.mark.parametrize("stated", ["null", "false", "true"])
-def test_frozen_norm_keeps_its_statistics_while_all_weights_are_trained(stated: str) -> None:
+def test_frozen_norm_keeps_its_statistics_while_weights_train(stated: str) -> None:
     step, dataset = make_step("network.name=tiny_networks:random", f"training.freeze_norm={stated}")
     before = {name: t.clone() for name, t in step.network.state_dict().items()}
     for index in range(2):

@@ -319,8 +319,8 @@ def _policies_section(
             [
                 "completion: mean time from arrival to end, with the 80 % interval",
                 "in use: share of GPU time that jobs hold",
-                "rho: finish-time fairness, the time from arrival to end over that on an n-th of the cluster for n jobs; unfair: share of "
-                "jobs above 1; Jain: Jain's index of 1/rho",
+                "rho: finish-time fairness, the time from arrival to end over that on an n-th of the cluster for n jobs",
+                "unfair: share of jobs with rho above 1; Jain: Jain's index of 1/rho",
             ],
             drop=["median", "restarts", "Jain", "95 %"],
         ).without_empty_columns(),

@@ -1,4 +1,4 @@
-"""How fair a schedule was: finish-time fairness of each job, and Jain's index.
+"""The fairness of a schedule: finish-time fairness of each job, and Jain's index.
 
 Source: Mahajan et al., Themis, NSDI 2020, section 3; Jain et al., A quantitative measure of fairness, DEC TR-301, 1984.
 """

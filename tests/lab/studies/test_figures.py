@@ -57,7 +57,7 @@ def test_each_machine_has_a_panel_of_layers() -> None:
         assert (equal.role, list(equal.x)) == ("reference", list(equal.y))
 
 
-def test_points_of_weak_and_teacher_s_labels_are_named() -> None:
+def test_points_of_weak_and_teacher_s_labels_have_notes() -> None:
     (panel,) = panels("teacher-student", "Weak labels or a teacher")
     weak, teacher = panel.series
     assert list(weak.notes) == ["10 % noise", "25 % noise", "50 % noise"]

@@ -1,4 +1,4 @@
-"""The published cluster: its tables as jobs, and its runs beside our simulation."""
+"""The published cluster: its tables as jobs, and its runs compared with our simulation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_steps_of_an_epoch_are_rounded_up(tables: Path) -> None:
     assert schedule.ended_s.tolist() == pytest.approx([60 + 19 + 7.25])
 
 
-def test_the_pause_is_the_time_that_a_round_loses_per_job_that_starts(tables: Path) -> None:
+def test_the_pause_is_the_time_that_a_round_loses_per_start(tables: Path) -> None:
     # Ten rounds take 1,230 s instead of 1,200 s, and a fifth of the jobs of a round start.
     assert cluster.pause_s(tables) == pytest.approx(3 / 0.2)
 

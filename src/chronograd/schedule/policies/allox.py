@@ -20,7 +20,7 @@ ALPHA = 0.2
 
 
 def allocate(moment: Moment) -> Sizes:
-    """Match the jobs that have no GPU of their own with the other GPUs."""
+    """Match the jobs without a GPU with the other GPUs."""
     started = [state for state in moment.jobs if state.share == 1]
     free = moment.pool.gpus - len(started)
     others = [state for state in moment.jobs if state.share != 1]

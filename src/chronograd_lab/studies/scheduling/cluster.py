@@ -2,8 +2,8 @@
 
 The jobs, throughputs and results are those of the artefact of Zheng et al., Shockwave, NSDI 2023 (uw-mad-dash/shockwave @8a44f4a), in
 `schedulers` of CHRONOGRAD_MEASURED. Jobs keep the size that they request; 67 of them change their batch while they run. A
-scheduler knows the table of throughputs. One number is fitted, the pause of a job that starts or continues: `pause_s` takes it from the
-rounds of AlloX' run, and the runs of the other two policies check it.
+scheduler knows the table of throughputs. One number is fitted, the pause of a job that starts or continues. `pause_s` takes it from the
+rounds of AlloX' run. The runs of the other two policies check it.
 """
 
 from __future__ import annotations

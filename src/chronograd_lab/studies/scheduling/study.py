@@ -180,7 +180,7 @@ def blocks(results: Results) -> dict[str, Block]:
         ),
         "Our own runs over time": Block(figure=Figure([timeline(_shown(results))])),
         **({"For real": _real(results.rows["real"])} if results.rows.get("real") else {}),
-        **({"Beside a real cluster": _cluster(results.rows["cluster"])} if results.rows.get("cluster") else {}),
+        **({"Compared with a real cluster": _cluster(results.rows["cluster"])} if results.rows.get("cluster") else {}),
     }
 
 
