@@ -335,6 +335,14 @@ def test_hollow_points_at_one_place_are_rings_of_different_size():
     assert other == small
 
 
+def test_clouds_of_points_keep_their_size():
+    """Guards against large circles where a few of many points happen to be at the same place."""
+    cloud = [float(i) for i in range(1, 50)]
+    series = [Series(name, "predicted", cloud, cloud, is_scatter=True) for name in ("first", "second")]
+    axes, _ = draw_panel(Lines("FLOPs per byte", "FLOP/s", series))
+    assert len({line.get_markersize() for line in axes.lines}) == 1
+
+
 def test_legend_has_the_shade_of_its_bars():
     bars = [Bar("a, measured", "measured", {"whole": 3.0}), Bar("a, predicted", "predicted", {"expected": 2.0})]
     drawing = draw(Figure([Bars("ms", "pass", bars, {"whole": "accent", "expected": "purple"})]))

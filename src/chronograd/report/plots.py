@@ -89,6 +89,7 @@ _TITLE = 14.0  # height of a panel's title
 _TITLE_LETTER = 4.6
 _PLOT = 0.85  # share of a drawing's width, and of its height below the legend, within the axes
 _RING, _NEXT_RING = 5.0, 4.0  # points: a hollow point, and how much larger one around it is
+_MOST_RINGS = 20  # points of a series: among more, rings would meet others than those around which they are drawn
 _TOLD, _FOUND = "predicted, 80 % interval", "measured, 80 % interval"
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -330,8 +331,8 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
 
 
 def _nest_rings(panel: Lines, handles: dict[str, Any]) -> None:
-    """Draw hollow points of several series at the same place as rings around each other."""
-    rings = [s for s in panel.series if s.role == "predicted" and s.is_scatter]
+    """Draw hollow points of several series at the same place as rings around each other, where a series has few points."""
+    rings = [s for s in panel.series if s.role == "predicted" and s.is_scatter and len(s.x) <= _MOST_RINGS]
     for i, s in enumerate(rings):
         points = {(x, y) for x, y in zip(s.x, s.y, strict=True) if y is not None}
         around = sum(any(_is_near(a, b) for a in points for b in zip(t.x, t.y, strict=True)) for t in rings[:i])
