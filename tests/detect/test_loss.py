@@ -45,6 +45,28 @@ def test_loss_by_hand() -> None:
     assert places.item() == pytest.approx(0.125 + 2.5, rel=1e-6)
 
 
+def test_sigmoid_loss_by_hand() -> None:
+    logits = torch.zeros(1, 6, 3)  # every column has probability 1/2, so a prior's loss is 3 ln 2
+    labels = torch.tensor([[2, 0, 0, 0, 0, 0]])
+    logits[0, 1] = 9.0  # background by softmax is 1/3, as at priors 2 and 3; but both classes are wrong by 9
+    logits[0, 4:] = torch.tensor([9.0, -9.0, -9.0])  # certain background: not trained on
+    offsets = torch.zeros(1, 6, 4)
+    assert hard_negatives(logits, labels, "sigmoid")[0].tolist() == [False, True, True, True, False, False]
+    classes, places = detection_loss(logits, offsets, labels, offsets, "sigmoid")
+    of_prior_1 = 3 * math.log1p(math.exp(-9)) + 2 * 9
+    assert classes.item() == pytest.approx(3 * 3 * math.log(2) + of_prior_1, rel=1e-6)
+    assert places.item() == 0
+
+
+def test_easiest_negative_follows_the_activation() -> None:
+    """Of four background priors, three are chosen. Their losses are 0.1, 1.3, 1.3 and 3.0 by softmax, 6.0, 2.4, 2.0 and 3.7 by
+    sigmoid."""
+    labels = torch.tensor([[1, 0, 0, 0, 0]])
+    logits = torch.tensor([[[0.0, 0.0], [8.0, 6.0], [-2.0, -1.0], [0.0, 1.0], [0.0, 3.0]]])
+    assert hard_negatives(logits, labels)[0].tolist() == [False, False, True, True, True]
+    assert hard_negatives(logits, labels, "sigmoid")[0].tolist() == [False, True, True, False, True]
+
+
 def test_losses_are_divided_by_all_positives() -> None:
     torch.manual_seed(0)
     logits, offsets, wanted = torch.randn(2, 50, 4), torch.randn(2, 50, 4), torch.randn(2, 50, 4)

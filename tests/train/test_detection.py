@@ -17,6 +17,7 @@ from tests.detect.test_sets import annotation, voc_object
 from chronograd import job as jobs
 from chronograd.data import datasets
 from chronograd.data.detection import KeptPictures
+from chronograd.detect.loss import detection_loss
 from chronograd.errors import InputError, JobError
 from chronograd.job import Job
 from chronograd.launch.jobs import check_anywhere, resume, train
@@ -127,6 +128,33 @@ def test_perfect_detector_has_a_precision_of_1(cells: Path, monkeypatch: pytest.
     assert loss == pytest.approx(0, abs=1e-4)
     assert mean == 1.0
     assert step.precisions == {"11-point": [1.0, 1.0], "area": [1.0, 1.0]}
+
+
+def test_loss_and_test_follow_a_sigmoid_detector(cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All columns of background priors are near 0: softmax would report objects there, and a loss of 3 ln 3 instead of 90."""
+    step, dataset = step_of(job_on(cells))
+    pictures = iter(step.annotated.test)
+
+    def predictions(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        answer = torch.stack([_answer(step, next(pictures)) for _ in seen])
+        columns = torch.nn.functional.one_hot(answer[..., 0].long(), 3).float()
+        columns[..., 0] = 0  # also the background, for which binary cross-entropy wants 1
+        return 60 * columns - 30, answer[..., 1:]
+
+    monkeypatch.setattr(step.network, "predictions", predictions)
+    monkeypatch.setattr(step.network, "activation", "sigmoid")
+    loss, mean = evaluate(step, dataset, step.place)
+    assert mean == 1.0
+    # Three background priors for each object, each with a loss of 30; fewer where the picture has too few priors.
+    rows = torch.stack([_answer(step, image) for image in step.annotated.test])
+    positives = (rows[..., 0] > 0).sum(1)
+    negatives = torch.minimum(3 * positives, rows.shape[1] - positives)
+    assert loss == pytest.approx(30 * float(negatives.sum() / positives.sum()), rel=1e-5)
+    step.gather(0)
+    step.prepare()
+    outputs = torch.randn(4, rows.shape[1], 3), torch.zeros(4, rows.shape[1], 4)
+    expected = detection_loss(*outputs, step._targets[..., 0].long(), step._targets[..., 1:], "sigmoid")
+    assert float(step._loss_of(outputs, step._targets)) == pytest.approx(float(sum(expected)), rel=1e-6)
 
 
 def _answer(step: DetectionStep, image: Any) -> torch.Tensor:

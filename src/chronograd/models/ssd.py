@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chronograd.detect.boxes import PRIORS_PER_CELL, decode, priors
+from chronograd.detect.scores import Activation, probabilities
 from chronograd.models.mobilenet_v1 import MobileNetV1
 from chronograd.models.registry import register
 
@@ -30,13 +31,15 @@ class PriorDetector(nn.Module):
 
     # Names of its outputs in evaluation, for exported graphs.
     output_names = ("scores", "boxes")
+    # How logits become scores; the loss of training follows it.
+    activation: Activation = "softmax"
     priors: Tensor
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, offsets = self.predictions(x)
         if self.training:
             return logits, offsets
-        return logits.softmax(dim=2), decode(offsets, self.priors)
+        return probabilities(logits, self.activation), decode(offsets, self.priors)
 
     def predictions(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (N, P, K + 1) and encoded offsets (N, P, 4)."""

@@ -23,6 +23,7 @@ from chronograd.detect.boxes import Detections, decode
 from chronograd.detect.loss import detection_loss
 from chronograd.detect.matching import targets
 from chronograd.detect.metrics import Metric, average_precisions, mean_average_precision
+from chronograd.detect.scores import Activation, activation_of, probabilities
 from chronograd.detect.suppression import detections
 from chronograd.errors import InputError
 from chronograd.job import Job
@@ -36,7 +37,10 @@ from chronograd.words import how_many
 
 
 class Detector(Protocol):
-    """A network that returns logits and offsets at each of its priors; in evaluation mode, scores and boxes."""
+    """A network that returns logits and offsets at each of its priors; in evaluation mode, scores and boxes.
+
+    An attribute `activation` is `softmax` or `sigmoid`; without it, scores are softmax.
+    """
 
     priors: Tensor
     """As centre and size, (P, 4)."""
@@ -88,7 +92,7 @@ class DetectionStep(TrainingStep):
         return seen, _rows(self._priors, objects.boxes_G4, objects.labels_G)
 
     def _loss_of(self, outputs: Any, targets: Tensor) -> Tensor:
-        classes, places = _losses(outputs, targets)
+        classes, places = _losses(outputs, targets, activation_of(self.network))
         return classes + places
 
 
@@ -97,8 +101,8 @@ def _rows(priors_P4: Tensor, boxes_G4: Tensor, labels_G: Tensor) -> Tensor:
     return torch.cat([labels_P[:, None].float(), offsets_P4], dim=1)
 
 
-def _losses(outputs: tuple[Tensor, Tensor], rows_NP5: Tensor) -> tuple[Tensor, Tensor]:
-    return detection_loss(*outputs, rows_NP5[..., 0].long(), rows_NP5[..., 1:])
+def _losses(outputs: tuple[Tensor, Tensor], rows_NP5: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+    return detection_loss(*outputs, rows_NP5[..., 0].long(), rows_NP5[..., 1:], activation)
 
 
 @torch.no_grad()
@@ -106,6 +110,7 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
     """Return loss and mean average precision by the 11-point metric. The step stores both metrics for each class."""
     assert isinstance(step, DetectionStep)
     network = cast(Detector, step.evaluated.eval())
+    activation = activation_of(step.network)
     priors_P4 = step._priors.to(place.device)
     images = step.annotated.test
     found: list[Detections] = []
@@ -116,9 +121,9 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
                 logits, offsets = network.predictions(seen)
             rows = torch.stack([_rows(step._priors, *images[i].objects[:2]) for i in chunk]).to(place.device)
             positives = int((rows[..., 0] > 0).sum())
-            loss_sum += float(sum(_losses((logits, offsets), rows))) * positives
+            loss_sum += float(sum(_losses((logits, offsets), rows, activation))) * positives
             num_positives += positives
-            scores, boxes = logits.float().softmax(dim=2), decode(offsets.float(), priors_P4)
+            scores, boxes = probabilities(logits.float(), activation), decode(offsets.float(), priors_P4)
             found += [detections(s, b) for s, b in zip(scores.cpu(), boxes.cpu(), strict=True)]
     finally:
         step.train_mode()
