@@ -1,4 +1,4 @@
-"""Annotation: the objects that the detector of a run detects in pictures."""
+"""Annotation: the objects that a detector detects in pictures. It is that of a run, or has pretrained weights."""
 
 from __future__ import annotations
 
@@ -13,17 +13,38 @@ from chronograd.detect import pictures
 from chronograd.detect.annotating import MIN_DRAWN_SCORE, DetectedObject, Find
 from chronograd.detect.augmentation import plain
 from chronograd.detect.boxes import Detections, Objects
+from chronograd.models import registry
+from chronograd.models.pretrained import Pretrained
+from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
 from chronograd.train.detection import detector_of, objects_in
 
 
 def finder(run: RunDir, least_score: float = MIN_DRAWN_SCORE) -> Find:
-    """Return a function that detects the objects in a picture file.
+    """Return a function that detects the objects in a picture file with the detector of a run.
 
     Raises as `detector_of`. The function raises FileFormatError.
     """
-    network, names, side = detector_of(run)
+    return _finder(*detector_of(run), least_score)
 
+
+def finder_of(weights: Pretrained, path: Path, least_score: float = MIN_DRAWN_SCORE) -> Find:
+    """Return a function that detects the objects in a picture file with a pretrained detector, whose classes are known.
+
+    Args:
+        path: of the file; if it does not exist, the file is located by its name.
+
+    Raises as `load_pretrained`. The function raises FileFormatError.
+    """
+    names = weights.classes or ()
+    network = registry.build(weights.network, num_classes=len(names))
+    digest = f"#sha256={weights.sha256}" if weights.sha256 else ""
+    load_pretrained(network, f"{path}{digest}" if path.exists() else weights.file, weights.network, head="kept")
+    side = registry.spec(weights.network).required_input_shape()[1]
+    return _finder(network.to("cuda" if torch.cuda.is_available() else "cpu").eval(), names, side, least_score)
+
+
+def _finder(network: torch.nn.Module, names: Sequence[str], side: int, least_score: float) -> Find:
     def find_in(path: Path) -> list[DetectedObject]:
         picture = pictures.read(path)
         return in_pixels(picture, find(network, picture, side, least_score), names)
