@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
-PARTS = ("onnx", "serve", "gymnasium", "atari", "transformers", "hooks", "tensorflow", "ray", "horovod", "slurm", "netns", "install",
+PARTS = ("onnx", "serve", "tflite", "gymnasium", "atari", "transformers", "hooks", "tensorflow", "ray", "horovod", "slurm", "netns", "install",
          "vendors", "handoff", "bench", "fuzz", "data")  # fmt: skip
 # Packages of extras that `make run` does not install. A test without the mark of the extra cannot import them.
 PACKAGES: dict[str, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "serve": ("onnx", "onnxscript", "onnxruntime", "starlette", "uvicorn", "prometheus_client", "httptools", "uvloop", "tritonclient"),
+    "tflite": ("ai_edge_litert",),
     "gymnasium": ("gymnasium",),
     "atari": ("gymnasium", "ale_py"),
     "transformers": ("transformers",),
@@ -107,6 +108,7 @@ def _why_missing(part: str, *except_for: str) -> str:
 _WHY_NOT: dict[str, Callable[[], str]] = {
     "onnx": lambda: _why_missing("onnx"),
     "serve": lambda: _why_missing("serve", "tritonclient"),
+    "tflite": lambda: _why_missing("tflite"),
     "tensorflow": lambda: _why_no_backend("tf_mirrored"),
     "ray": lambda: _why_no_backend("parameter_server"),
     "horovod": lambda: _why_no_backend("horovod"),

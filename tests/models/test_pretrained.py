@@ -32,7 +32,8 @@ FILES = list(pretrained._table())
 def test_facts_are_complete(file: str) -> None:
     one = pretrained.known(file)
     assert one is not None
-    assert all((one.network, one.trained_on, one.accuracy, one.metric, one.licence, one.url, one.source))
+    assert all((one.network, one.trained_on, one.licence, one.url, one.source))
+    assert all((one.accuracy, one.metric)) or "no accuracy is published" in (one.source or "")
     library, _, name = one.network.rpartition(":")
     assert name in (names.usable(library) if library else names.zoo())
     stated = re.search(r"-([0-9a-f]{8})\.", file)  # as torch.hub names files

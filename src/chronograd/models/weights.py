@@ -4,7 +4,9 @@ torchvision, timm       the library's default weights, from its cache, or downlo
 NAME.safetensors        tensors by name.
 NAME.pth .pt .th .tar   a state dict, bare or under a usual key such as `state_dict`; nothing in it is executed.
      .ckpt .bin         Wrapper prefixes are removed, and the running mean is preferred; the output states both.
-FILE#sha256=DIGEST      a file of either kind, refused unless it has this digest (at least its first 8 digits).
+NAME.tflite             the convolutions of a TFLite model, by the names of their layers; also inside MediaPipe's
+     .data              archives for browsers.
+FILE#sha256=DIGEST      a file of any kind, refused unless it has this digest (at least its first 8 digits).
 FILE of the list        a file that `chronograd weights` lists, by its name alone; its digest is checked.
 RUN                     a run directory: its newest valid checkpoint, the running mean of the weights if it has one.
 """
@@ -30,13 +32,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from chronograd import door, files
 from chronograd.errors import FileFormatError, InputError, RunError
-from chronograd.models import pretrained, weight_names
+from chronograd.models import pretrained, tflite_weights, weight_names
 from chronograd.models.registry import one_line, optional_library
 
 Tensors = dict[str, Tensor]
 Head = Literal["new", "kept"]
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar", ".ckpt", ".bin")
+SUFFIXES = (".safetensors", *PYTORCH_SUFFIXES, *tflite_weights.SUFFIXES)
 # Networks of the zoo with the layers and parameter names of a torchvision network.
 TORCHVISION_TWINS = {
     "efficientnet-b0-keras": "efficientnet_b0",
@@ -54,8 +57,8 @@ class Loaded:
     Attributes:
         source: description of the weights for the record.
         num_loaded: number of tensors, running statistics included.
-        fresh: parameters with their initial values: those of the head, or all that a detector adds to its trunk. A head is
-            loaded completely or not at all.
+        fresh: parameters with initial values: those of the head, or all that a detector adds to its trunk. A head is loaded
+            completely or not at all.
     """
 
     source: str
@@ -356,7 +359,7 @@ def check_stored(source: str) -> Path:
             raise InputError(f"weights {source} are not on this machine", listed.how_to_get) from None
         raise InputError(
             f"{why} {source}",
-            f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm; write "
+            f"name a run directory, a file ({', '.join(SUFFIXES)}), torchvision or timm; write "
             "network.weights=null to train from random values",
         ) from None
 
@@ -382,10 +385,12 @@ def _from_path(source: str) -> tuple[Tensors, str]:
     elif path.suffix in PYTORCH_SUFFIXES:
         door.check(path, "weights that torch.save wrote", expects=("zip", "pickle", "tar"))
         given, chosen = _read_pytorch(path)
+    elif path.suffix in tflite_weights.SUFFIXES:
+        given = tflite_weights.read(path)
     else:
         raise FileFormatError(
             f"{source}: cannot tell the format of weights from {path.suffix or 'a name without suffix'}",
-            f"rename it to .safetensors, or to one of {', '.join(PYTORCH_SUFFIXES)} if torch.save wrote it",
+            f"rename it to .safetensors or .tflite, or to one of {', '.join(PYTORCH_SUFFIXES)} if torch.save wrote it",
         )
     return given, "; ".join([f"{source} (sha256 {digest[:12]})", *chosen])
 
