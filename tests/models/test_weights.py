@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pickle
 import re
@@ -212,6 +213,18 @@ def test_head_for_other_classes_stays_fresh(tmp_path: Path) -> None:
     after = values(network)
     assert equal({n: after[n] for n in loaded.fresh}, {n: initial[n] for n in loaded.fresh})
     assert all(torch.equal(after[n], ten[n]) for n in ten if n not in loaded.fresh)
+
+
+def test_new_head_starts_at_the_scale_of_its_features(tmp_path: Path) -> None:
+    """Guards against a start at a loss of 7.6 for two classes, which destroys a trained trunk in few steps."""
+    path, reference = tmp_path / "ten.safetensors", "timm:tf_efficientnet_lite0"
+    save_file(values(seeded(reference, 1, num_classes=10)), path)
+    network = seeded(reference, 2, num_classes=2)
+    bound = 1 / math.sqrt(network.classifier.in_features)
+    assert network.classifier.weight.abs().max() > 10 * bound  # U(±1/√2), whatever the number of features
+    load_pretrained(network, str(path), reference)
+    assert 0.9 * bound < network.classifier.weight.abs().max() <= bound
+    assert network.classifier.bias.abs().max() <= bound
 
 
 def test_head_is_loaded_completely_or_not_at_all(tmp_path: Path) -> None:
