@@ -153,7 +153,7 @@ def _about(source: ExportSource, inside: Collection[str]) -> dict[str, Any]:
     both = None if source.is_text else source.scale_shift()
     pixels_at, boxes_at = ("inside" if part in inside else "outside" for part in ("preprocessing", "suppression"))
     pixels = None if both is None else {"place": pixels_at, "scale": both[0], "shift": both[1], "top": source.top}
-    classes = list(source.card.class_names) if not source.is_text else []
+    classes = list(source.class_names) if not source.is_text else []
     return {
         "network": _without_folders(source.job.network.name),
         "weights": source.weights,

@@ -22,7 +22,8 @@ from chronograd.data.text import is_drawn
 from chronograd.deploy.parity import BOXES, Samples
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
-from chronograd.models import registry
+from chronograd.models import pretrained, registry
+from chronograd.models.pretrained import Pretrained
 from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
 from chronograd.train.inputs import InputSplit, input_of
@@ -65,6 +66,18 @@ class ExportSource:
         return BOXES in getattr(self.network, "output_names", ())
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes: those of the data set, or of listed weights if the data are synthetic."""
+        listed = self._listed.classes if self._listed is not None else None
+        return listed if listed is not None and len(listed) == self.card.num_classes else self.card.class_names
+
+    @property
+    def _listed(self) -> Pretrained | None:
+        """Return the facts about the weights if they are listed, and the data are synthetic and state nothing."""
+        is_synthetic = self.dataset is None and self.job.data.name == "synthetic"
+        return pretrained.known(Path(self.job.network.weights or "").name) if is_synthetic else None
+
+    @property
     def top(self) -> int:
         """Return the largest value of a pixel."""
         return TOP if self.dataset is None else self.dataset.top
@@ -76,6 +89,8 @@ class ExportSource:
         if self.dataset is not None:
             return self.dataset.scale_C, self.dataset.shift_C
         kind, channels = self.job.data.normalisation, self.card.shape[0]
+        if kind == "own" and self._listed is not None and self._listed.normalisation is not None:
+            kind = self._listed.normalisation
         return None if kind == "own" else scale_shift(kind, (0.0,) * channels, (1.0,) * channels, TOP)
 
     def preprocessing(self) -> Preprocessing:
