@@ -68,16 +68,16 @@ def save_beside(page: Answer, path: Path) -> Path:
     return data
 
 
-def execute(cells: list[Any], path: Path, title: str) -> None:
+def execute(cells: list[Any], path: Path, title: str, timeout_s: int = CELL_TIMEOUT_S) -> None:
     """Run the cells in the folder of a notebook and write it with their output; they import no modules from there.
 
-    Raises RunError if a cell fails.
+    Raises RunError if a cell fails or takes longer than `timeout_s`.
     """
     notebook = _v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(notebook, km=_kernel(Path(folder)), timeout=CELL_TIMEOUT_S, record_timing=False,
+        client = NotebookClient(notebook, km=_kernel(Path(folder)), timeout=timeout_s, record_timing=False,
                                 extra_arguments=["--InteractiveShellApp.ignore_cwd=True"],
                                 resources={"metadata": {"path": str(path.parent.resolve())}})  # fmt: skip
         try:

@@ -16,8 +16,8 @@ from chronograd_lab.common.study import SIZES
 from chronograd_lab.exercises.questions import AnsweringSection, Question, Rests
 from chronograd_lab.studies import find
 
-# In an installed package the pages lie next to this file, in a checkout in docs.
-_CONCEPTS = (Path(__file__).parent / "concepts", Path(__file__).parents[3] / "docs" / "concepts")
+# In an installed package the pages and results lie next to this file, in a checkout in docs.
+_DOCS = (Path(__file__).parent, Path(__file__).parents[3] / "docs")
 RESTS: dict[Rests, str] = {
     "measured": "measured here",
     "published": "published figures",
@@ -27,7 +27,6 @@ RESTS: dict[Rests, str] = {
 }
 _NO_NUMBERS = "no valid numbers yet"
 SOURCES = "Sources"  # the last section of a concept page
-STUDIES = (Path("docs/studies"), Path("studies"))
 _SENTENCE_END = re.compile(r"(?<=[\w%)`²])(?<!et al)[.?] (?=[A-Z0-9`])")
 
 
@@ -99,15 +98,21 @@ class Concept:
         return self.sections[heading]
 
 
+def shipped(name: str) -> Path:
+    """Return the folder `studies` or `concepts` of this package, or of its checkout."""
+    folders = [folder / name for folder in _DOCS]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+
 class Library:
     """Studies in a folder, `NAME/results.json` or `NAME-SIZE/results.json`, and the concept pages. Each is read once.
 
-    The largest of several sizes of a study is used.
+    The largest of several sizes of a study is used. A study that the folder lacks may have results in a second folder.
     """
 
-    def __init__(self, studies: Path, concepts: Path | None = None) -> None:
-        self.folder = studies
-        self.concepts = concepts or next((path for path in _CONCEPTS if path.is_dir()), _CONCEPTS[0])
+    def __init__(self, studies: Path, concepts: Path | None = None, otherwise: Path | None = None) -> None:
+        self.folder, self.otherwise = studies, otherwise
+        self.concepts = concepts or shipped("concepts")
         self._studies: dict[str, StudyPage] = {}
         self._pages: dict[str, Concept] = {}
 
@@ -115,8 +120,9 @@ class Library:
         """Return a study's page. Raises NotFoundError for an unknown study, InputError if the folder has no results of it."""
         if name not in self._studies:
             study = find(name)
-            folders = [self.folder / name, *(self.folder / f"{name}-{size}" for size in reversed(SIZES))]
-            file = next((f / "results.json" for f in folders if (f / "results.json").exists()), None)
+            names = [name, *(f"{name}-{size}" for size in reversed(SIZES))]
+            places = [folder / one for folder in (self.folder, self.otherwise) if folder for one in names]
+            file = next((place / "results.json" for place in places if (place / "results.json").exists()), None)
             if file is None:
                 raise InputError(
                     f"{self.folder} has no results of study {name}",
@@ -153,6 +159,18 @@ class Library:
             return markdown(first_sentences(self.study(source.study).section(source.section).takeaway, count))
         text = without_links(self.concept(source.concept).section(source.section))
         return first_sentences(" ".join(text.partition("\n\n")[0].split()), count)
+
+    def support(self, source: AnsweringSection, count: int) -> str:
+        """Return the text of a section after its first `count` sentences, which the answer has, as Markdown without links."""
+        if source.study:
+            section = self.study(source.study).section(source.section)
+            rest = section.takeaway.removeprefix(first_sentences(section.takeaway, count) if count else "")
+            return "\n\n".join(filter(None, map(markdown, (rest.strip().lstrip("."), *section.lines))))
+        text = without_links(self.concept(source.concept).section(source.section))
+        opening, _, others = text.partition("\n\n")
+        opening = " ".join(opening.split())
+        rest = opening.removeprefix(first_sentences(opening, count) if count else "").strip()
+        return "\n\n".join(filter(None, (rest, others.strip())))
 
 
 def rests_on(answers: Iterable[AnsweringSection], library: Library) -> str:

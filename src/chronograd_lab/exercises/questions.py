@@ -20,6 +20,7 @@ class AnsweringSection:
 
     Attributes:
         sentences: number of its sentences in docs/exercises.md; at least one for a question's first source.
+        is_linked_only: whether docs/exercises.md links to it and a notebook leaves it out, since it has the same content.
     """
 
     section: str
@@ -27,6 +28,7 @@ class AnsweringSection:
     study: str = ""
     concept: str = ""
     sentences: int = 0
+    is_linked_only: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.study) == bool(self.concept):

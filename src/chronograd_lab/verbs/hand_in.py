@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HandInExercise(Request):
-    """Save a notebook for each problem, executed, with its data.
+    """Save a notebook for each problem, executed, in an archive that runs without anything else.
 
-    Code cells compute the answers, from the results of studies where runs take long. Sections of studies and of concept pages
-    explain them; `chronograd study list` shows the studies. The folder of studies has NAME/results.json, or
-    NAME-SIZE/results.json as `study run` writes it. The notebook states what is missing. Exercise 3 needs the extra onnx for
-    its ONNX file.
+    Code cells compute the answers. A cell of a part that trains does so for about half a minute at a small size, then shows the
+    published results. The archive brings these results, the code of the studies, logs and the package itself. It states what is
+    missing. Results of your `study run` in the folder of studies, NAME/results.json or NAME-SIZE/results.json, replace
+    published ones. Exercise 3 needs the extras serve and reinforcement.
     """
 
     verb = "hand-in"
@@ -36,30 +36,24 @@ class HandInExercise(Request):
     out: Annotated[Path | None, FILE] = None
     """Archive to write; NAME_hwN.zip by default."""
     studies: Annotated[Path | None, FOLDER] = None
-    """Folder of studies; by default docs/studies of a checkout, or studies."""
+    """Folder of studies, such as studies; published results by default, and for studies that it lacks."""
 
     def answer(self) -> Answer:
         from chronograd.answer import Answer, Section
         from chronograd.errors import InputError
         from chronograd_lab.exercises.hand_in import archive_name, hand_in
-        from chronograd_lab.exercises.pages import STUDIES, Library
+        from chronograd_lab.exercises.pages import Library, shipped
         from chronograd_lab.exercises.questions import catalogue
 
         exercise = catalogue().handed_in()[self.exercise]
         out = self.out or Path(f"{archive_name(exercise, self.author)}.zip")
-        folder = self.studies or next((path for path in STUDIES if path.is_dir()), None)
-        if folder is None:
-            raise InputError(
-                f"no folder with results of studies: neither {' nor '.join(map(str, STUDIES))} is here",
-                "change into a checkout of Chronograd, name its docs/studies with --studies DIR, or make results with "
-                "`chronograd study run`",
-            )
+        published = shipped("studies")
+        folder = self.studies or published
         if not folder.is_dir():
             raise InputError(
-                f"--studies {folder} is no folder",
-                "name a folder of studies, such as docs/studies of a checkout of Chronograd",
+                f"--studies {folder} is no folder", "name a folder that `chronograd study run` wrote, or leave it out"
             )
-        written = hand_in(exercise, self.author, Library(folder), out)
+        written = hand_in(exercise, self.author, Library(folder, otherwise=published), out)
         data = {"archive": str(out), "notebooks": written.notebooks, "notes": written.notes}
         section = Section("Archive", f"saved {out}: {', '.join(written.notebooks)}")
         return Answer("Hand-in", sections=[section], notes=written.notes, data=data)

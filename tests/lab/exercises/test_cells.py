@@ -17,12 +17,21 @@ import pytest
 
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
-from chronograd_lab.exercises.cells import CodeCell, cells
+from chronograd_lab.exercises.cells import TRAINED_WITH, CodeCell, cells
+from chronograd_lab.exercises.problems import SMALL, data_names
 from chronograd_lab.exercises.questions import catalogue
+from chronograd_lab.studies import find
 
 STUDIES = Path(__file__).parents[3] / "docs" / "studies"
 PROBLEMS = [(e.number, p) for e in catalogue().handed_in().values() for p in range(1, len(e.problems) + 1)]
-SLOW = {("3", 3): (pytest.mark.slow, pytest.mark.onnx), ("3", 4): (pytest.mark.slow,)}
+# Problems whose cells train.
+SLOW = {
+    ("1", 1): [pytest.mark.slow],
+    ("1", 2): [pytest.mark.slow],
+    ("2", 4): [pytest.mark.slow],
+    ("3", 3): [pytest.mark.slow, pytest.mark.onnx, pytest.mark.serve],
+    ("3", 4): [pytest.mark.slow, pytest.mark.gymnasium],
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +50,15 @@ def unpacked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def output(exercise: str, problem: int) -> dict[str, str]:
-    """Run each cell of a problem after the first one alone. Return the printed text by question."""
-    first, *others = cells(exercise, problem)
-    return {cell.question: _printed(first, cell) for cell in others}
+def output(question: str) -> str:
+    """Run the cell of a question after the first one of its problem alone. Return the printed text."""
+    first, *others = cells(*_problem(question))
+    return next(_printed(first, cell) for cell in others if cell.question == question)
+
+
+def _problem(question: str) -> tuple[str, int]:
+    exercise, problem, *_ = question.split(".")
+    return exercise, int(problem)
 
 
 def _printed(*run: CodeCell) -> str:
@@ -62,7 +76,7 @@ def _printed(*run: CodeCell) -> str:
 )
 @pytest.mark.filterwarnings("default")
 def test_each_cell_runs_after_the_first_one_alone(exercise: str, problem: int) -> None:
-    assert all(output(exercise, problem).values())
+    assert all(output(cell.question) for cell in cells(exercise, problem)[1:])
 
 
 def test_every_question_has_a_cell_and_every_cell_one_question() -> None:
@@ -119,16 +133,59 @@ HEADLINES: list[tuple[str, str, Callable[[], float], float]] = [  # question, it
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("question", "pattern", "expected", "tolerance"), HEADLINES, ids=[one[0] for one in HEADLINES])
+@pytest.mark.parametrize(
+    ("question", "pattern", "expected", "tolerance"),
+    [pytest.param(*row, marks=SLOW.get(_problem(row[0]), ()), id=row[0]) for row in HEADLINES],
+)
 @pytest.mark.filterwarnings("default")
 def test_cells_compute_the_numbers_of_the_pages(
     question: str, pattern: str, expected: Callable[[], float], tolerance: float
 ) -> None:
-    exercise, problem, *_ = question.split(".")
-    found = re.search(pattern, output(exercise, int(problem))[question].rstrip())
-    assert found is not None
-    assert float(found[1].replace(",", "")) == pytest.approx(float(expected()), abs=tolerance)
+    *_, number = re.findall(pattern, output(question).rstrip())  # a cell that trains shows the full results last
+    assert float(number.replace(",", "")) == pytest.approx(float(expected()), abs=tolerance)
 
 
 def test_missing_packages_are_listed() -> None:
     assert CodeCell("", "import numpy\nimport no_such.part as x").missing_packages == ["no_such"]
+
+
+def test_packages_of_a_trained_study_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRAINED_WITH, "cutout", ("numpy", "no_such"))
+    assert CodeCell("2.4.1", 'for study in (trained("cutout"), results("cutout")):').missing_packages == ["no_such"]
+
+
+# The parts that train, and their study.
+TRAINED = {
+    "transfer": ["1.1.1b", "1.1.1c", "1.1.2a", "1.1.2b"],
+    "teacher-student": ["1.2.1", "1.2.3a", "1.2.3b", "1.2.3d"],
+    "weak-labels": ["1.2.2a", "1.2.2b"],
+    "cutout": ["2.4.1"],
+    "batch-augmentation": ["2.4.2", "2.4.3"],
+    "detection-transfer": ["3.3.1", "3.3.2", "3.3.3", "3.3.6", "3.3.8"],
+    "exploration": ["3.4.2"],
+    "dqn-ablation": ["3.4.4", "3.4.5"],
+    "prioritised-replay": ["3.4.6"],
+    "gorila-and-apex": ["3.4.7"],
+}
+
+
+def test_parts_that_train_name_the_command_of_the_full_size() -> None:
+    of_problems = [cell for exercise, problem in PROBLEMS for cell in cells(exercise, problem)]
+    for study, questions in TRAINED.items():
+        training = [cell for cell in of_problems if cell.question and study in cell.trained_studies]
+        assert [cell.question for cell in training] == questions
+        size = of(study).size
+        for cell in training:
+            source = cell.with_commands({name: of(name).size for name in cell.trained_studies}).source
+            assert f"# Full size: chronograd study run {study} --size {size}\n" in source
+
+
+def test_small_sizes_need_no_data_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHRONOGRAD_DATA", raising=False)
+    for study in TRAINED:
+        small = find(study).sizes[SMALL]
+        assert all(name in ("digits", "discs") or _is_generated(name) for name in data_names(small)), study
+
+
+def _is_generated(name: str) -> bool:
+    return name.startswith(("gymnasium:", "synthetic"))

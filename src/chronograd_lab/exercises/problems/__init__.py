@@ -7,19 +7,81 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
+from chronograd.answer import Answer, Table
+from chronograd.errors import InputError
+from chronograd.job import Data
 from chronograd_lab.common.results import Results
+from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.exercises.cells import DATA
+from chronograd_lab.studies import find
+
+LOGS = Path("logs")  # next to a notebook: logs of others that a study reads, and those of the runs here
+RUNS = Path("runs")
+SMALL = "smoke"
+_REPORTED: set[str] = set()  # studies whose missing data are reported
 
 
 def results(study: str) -> Results:
     """Return the results of a study."""
     return Results.load(DATA / f"{study}.json")
+
+
+def trained(study: str, **changes: Any) -> Results:
+    """Train a study at its small size, by the function that made its `results`. Finished runs in the folder `runs` stay.
+
+    Args:
+        changes: of the settings of the small size, such as fewer learning rates.
+    """
+    conducted = find(study)
+    missing = [name for name in data_names(conducted.sizes[results(study).size]) if not _is_available(name)]
+    if missing:
+        print(
+            f"The full size needs {', '.join(missing)}, not available here. The small size has generated or shipped data."
+        )
+    runner = StudyRunner(RUNS / study, study, SMALL, print)
+    return conducted.conduct(runner, {**conducted.sizes[SMALL], **changes})
+
+
+def data_names(settings: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+    """Yield the data sets that the settings of a study name."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from data_names(value, key)
+        elif isinstance(value, str) and (key == "data" or (key == "name" and parent not in ("network", "student"))):
+            yield value
+
+
+def _is_available(data: str) -> bool:
+    from chronograd.data import datasets
+
+    try:
+        datasets.card(Data(name=data))
+    except InputError:
+        return False
+    return True
+
+
+@cache
+def _page(study: str) -> Answer:
+    return find(study).page_or_plain(results(study))
+
+
+def evidence(study: str, title: str) -> Any:
+    """Return the figure of a section of a study's page, or its table if it has no figure."""
+    from chronograd.report import plots
+
+    section = next(section for section in _page(study).sections if section.title == title)
+    if section.figure is not None:
+        return plots.draw(section.figure)
+    return section.table if section.table is not None else Table((), ())
 
 
 def plot(lines: Mapping[str, Mapping[Any, Any]], x: str, y: str, scale: str = "linear") -> None:

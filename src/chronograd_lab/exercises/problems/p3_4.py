@@ -1,16 +1,28 @@
 # %% Returns of agents at the end, and Welch's t-test of each pair of agents over the seeds.
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.returns import SMOKE
 from chronograd_lab.common.rows import grouped, mean
-from chronograd_lab.exercises.problems import results
+from chronograd_lab.exercises.problems import results, trained
+
+LEARNING = {"steps_per_epoch": 1000, "epsilon_steps": 2000, "replay_size": 5000, "target_every": 100}
+AGENT: Any = SMOKE["agent"]
+SMALL: dict[str, Any] = {"epochs": 5, "seeds": 1, "hidden": [64], "agent": {**AGENT, **LEARNING}}
 
 
-def show_pairs(runs: list[dict[str, Any]]) -> None:
+def show_pairs(study: Results) -> None:  # mean returns at the end, and each pair of agents
+    print(f"— size {study.size}")
+    runs = study.rows["runs"]
     returns = {agent: [run["last_return"] for run in own] for agent, own in grouped(runs, "agent").items()}
+    if study.settings["seeds"] == 1:
+        print(*(f"{agent}: {own[0]:.1f}, one seed" for agent, own in returns.items()), sep="\n")
+        return
     print(*(f"{agent}: {np.mean(own):.1f} ± {np.std(own, ddof=1):.1f}" for agent, own in returns.items()), sep="\n")
     pairs = list(combinations(returns.items(), 2))
     for (one, ours), (other, theirs) in pairs:
@@ -24,7 +36,7 @@ def show_pairs(runs: list[dict[str, Any]]) -> None:
 # %% 3.4.1 An episodic task ends, so its return is a finite sum. In a continuing task, a discount keeps the sum finite.
 print("CartPole for 200 steps:", sum([1] * 200))
 print(f"a server that earns 1 a second for ever, discount 0.99: {1 / (1 - 0.99):.0f}")
-# %% 3.4.2 Bandits with 10 arms: the mean reward after 1,000 steps by the share ε of random actions. Then all runs.
+# %% 3.4.2 Bandits with 10 arms: the mean reward after 1,000 steps by the share ε of random actions. Then agents in CartPole.
 for name, epsilons in {
     "0": np.zeros(1000),
     "0.1": np.full(1000, 0.1),
@@ -37,7 +49,8 @@ for name, epsilons in {
         sums[each, taken] += arms[each, taken] + random.normal(size=2000)
         counts[each, taken] += 1
     print(f"ε {name}: {arms[each, taken].mean():.2f} of at most {arms.max(1).mean():.2f}")
-show_pairs(results("exploration").rows["runs"])
+for study in (trained("exploration", **SMALL), results("exploration")):
+    show_pairs(study)
 # %% 3.4.3 A corridor of 6 states that pays 1 at its end. Q-learning has a table, deep Q-learning a network and a replay.
 import torch
 
@@ -61,19 +74,30 @@ for _ in range(1500):
 values = {"exact": 0.9 ** np.arange(4, -1, -1), "table": table[:5, 1], "network": network(seen)[:5, 1].detach().numpy()}
 print(*(f"{name:<8} {np.round(own, 2)}" for name, own in values.items()), sep="\n")
 # %% 3.4.4 The agent with its target network compared with agents that lack a part.
-show_pairs(results("dqn-ablation").rows["runs"])
+for study in (trained("dqn-ablation", **SMALL), results("dqn-ablation")):
+    show_pairs(study)
 # %% 3.4.5 Consecutive states are alike, those of a random minibatch are not. Then the agent with and without replay.
 walk = np.random.default_rng(0).normal(size=10_000).cumsum()
 minibatch = np.random.default_rng(1).permutation(walk)
 print("correlation of neighbours:", *(f"{np.corrcoef(own[1:], own[:-1])[0, 1]:.3f}" for own in (walk, minibatch)))
-show_pairs([run for run in results("dqn-ablation").rows["runs"] if run["agent"] in ("both", "without replay")])
+for study in (trained("dqn-ablation", **SMALL), results("dqn-ablation")):
+    both = [run for run in study.rows["runs"] if run["agent"] in ("both", "without replay")]
+    show_pairs(replace(study, rows={"runs": both}))
 # %% 3.4.6 A transition is drawn in proportion to |error| ** 0.6, and weighted by (N · share) ** −0.4. Then all runs.
 shares = (priorities := np.array([2.0, 1.0, 0.5, 0.1]) ** 0.6) / priorities.sum()
 weights = (len(shares) * shares) ** -0.4
 print("drawn with", shares.round(3), "weighted by", (weights / weights.max()).round(3))
-show_pairs(results("prioritised-replay").rows["runs"])
+for study in (trained("prioritised-replay", **SMALL), results("prioritised-replay")):
+    show_pairs(study)
 # %% 3.4.7 Both systems have actors, learners and a replay. They differ in bytes per update, and in the age and draws of data.
-for agent, own in grouped(results("gorila-and-apex").rows["runs"], "agent").items():
-    names = ("updates_per_s", "agents_bytes_per_update", "agents_parameter_age_updates", "agents_draws_of_top_tenth")
-    print(agent, {name: value and round(value, 3) for name, value in ((name, mean(own, name)) for name in names)})
-show_pairs(results("gorila-and-apex").rows["runs"])
+for study in (trained("gorila-and-apex"), results("gorila-and-apex")):
+    print(f"— size {study.size}")
+    for agent, own in grouped(study.rows["runs"], "agent").items():
+        names = (
+            "updates_per_s",
+            "agents_bytes_per_update",
+            "agents_parameter_age_updates",
+            "agents_draws_of_top_tenth",
+        )
+        print(agent, {name: value and round(value, 3) for name, value in ((name, mean(own, name)) for name in names)})
+show_pairs(results("gorila-and-apex"))
