@@ -8,9 +8,10 @@ import pytest
 from chronograd import job as jobs
 from chronograd.answer import Answer
 from chronograd.count.network import trace_network
+from chronograd.errors import RunError
 from chronograd.predict.answer import predict_jobs
 from chronograd.predict.prediction import predict
-from chronograd.report.notebook import markdown, write_notebook
+from chronograd.report.notebook import code_cell, execute, markdown, write_notebook
 from chronograd.report.runs import generic_page
 from chronograd.units import seconds
 
@@ -54,3 +55,11 @@ def test_changed_batch_is_predicted_again(tmp_path):
         seconds(predict(trace_network("resnet8", input_shape=(1, 8, 8), num_classes=10), job).value("step_time_s"))
         in printed
     )
+
+
+@pytest.mark.slow
+def test_cell_that_takes_too_long_is_reported(tmp_path):
+    endless = code_cell("import time\nwhile True:\n    time.sleep(1)")
+    with pytest.raises(RunError, match="a cell of the notebook of 'mine' takes longer than 1 s"):
+        execute([endless], tmp_path / "a.ipynb", "mine", timeout_s=1)
+    assert not list(tmp_path.iterdir())

@@ -21,7 +21,7 @@ try:
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError
 except ImportError as error:
     raise MissingExtraError(error.name or "nbclient", "report", "writing a notebook") from None
 
@@ -84,6 +84,9 @@ def execute(cells: list[Any], path: Path, title: str, timeout_s: int = CELL_TIME
             client.execute(cleanup_kc=True, env={**os.environ, "PYTHONSAFEPATH": "1"})
         except CellExecutionError as error:
             raise RunError(f"the notebook of {title!r} failed: {error.ename}: {error.evalue}") from None
+        except CellTimeoutError:
+            reason = f"a cell of the notebook of {title!r} takes longer than {timeout_s} s"
+            raise RunError(reason, "run it again while the machine is less busy") from None
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     write_aside(path, _v4.writes(notebook) + "\n")
 
