@@ -59,7 +59,7 @@ def test_sigmoid_loss_by_hand() -> None:
 
 
 def test_easiest_negative_follows_the_activation() -> None:
-    """Of four background priors, three are chosen. Their losses are 0.1, 1.3, 1.3 and 3.0 by softmax, 6.0, 2.4, 2.0 and 3.7 by
+    """Three of four background priors are chosen. Their losses are 0.1, 1.3, 1.3 and 3.0 by softmax, 6.0, 2.4, 2.0 and 3.7 by
     sigmoid."""
     labels = torch.tensor([[1, 0, 0, 0, 0]])
     logits = torch.tensor([[[0.0, 0.0], [8.0, 6.0], [-2.0, -1.0], [0.0, 1.0], [0.0, 3.0]]])

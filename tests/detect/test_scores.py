@@ -25,7 +25,7 @@ def test_losses_by_hand() -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1, 2])
-def test_sigmoid_loss_is_the_negative_log_likelihood_of_independent_columns(label: int) -> None:
+def test_sigmoid_loss_is_a_negative_log_likelihood(label: int) -> None:
     logits = torch.randn(1, 3, generator=torch.Generator().manual_seed(label))
     sigmoids = probabilities(logits, "sigmoid")[0].tolist()
     likelihood = math.prod(p if column == label else 1 - p for column, p in enumerate(sigmoids))

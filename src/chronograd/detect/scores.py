@@ -3,8 +3,8 @@
 Column 0 of the logits is the background, the others are the classes. N images, P priors, C columns.
 
     softmax    one distribution over the background and the classes, trained by cross-entropy, as in the SSD paper
-    sigmoid    an independent probability for each column, trained by binary cross-entropy summed over the columns, as in the
-               detectors of TensorFlow's Object Detection API; the target of a background prior is 1 in column 0
+    sigmoid    an independent probability for each column, trained by binary cross-entropy, as in TensorFlow's Object Detection
+               API. The loss is summed over the columns, and the target of a background prior is 1 in column 0.
 """
 
 from __future__ import annotations

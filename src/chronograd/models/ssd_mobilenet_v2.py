@@ -36,6 +36,7 @@ EXTRAS = ((256, 512), (128, 256), (128, 256), (64, 128))
 SIDES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)
 FIRST_SIDE = 0.1  # of the square of the first map
 RATIOS = (1.0, 2.0, 0.5, 3.0, 0.3333)
+HEADER_DEVIATION = 0.03  # of the initial weights of the headers
 
 
 def priors(image_size: int = IMAGE_SIZE) -> Tensor:
@@ -148,6 +149,8 @@ class SSDMobileNetV2(PriorDetector):
         self.regression_headers = _headers(widths, [count * 4 for count in per_cell])
         self.register_buffer("priors", priors(image_size), persistent=False)
         self.apply(_initialise)
+        for headers in (self.classification_headers, self.regression_headers):
+            headers.apply(_initialise_header)
 
     def predictions(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, offsets = [], []
@@ -221,11 +224,17 @@ def _by_prior(out_NCHW: Tensor, numbers: int) -> Tensor:
 
 
 def _initialise(module: nn.Module) -> None:
-    """Initialise for ReLUs: He's weights by the outputs of a channel, zero biases."""
+    """Initialise for ReLUs without batch norm: He's weights by the inputs of an output, zero biases."""
     if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
         assert module.bias is not None
         nn.init.zeros_(module.bias)
+
+
+def _initialise_header(module: nn.Module) -> None:
+    """Initialise as the Object Detection API does. He's weights would give logits of 5 and more, as features reach 6."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.trunc_normal_(module.weight, std=HEADER_DEVIATION)
 
 
 register(

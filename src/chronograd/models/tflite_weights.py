@@ -1,7 +1,7 @@
 """Weights of the convolutions in a TFLite file, by the names of their layers.
 
-A TFLite file holds an optimised graph: batch norm is folded into the convolutions, constants may be 16-bit and are converted to
-32 bits in the graph, and a tensor's name lists all operators that were merged into it. So the reader follows each convolution to
+A TFLite file holds an optimised graph. Batch norm is folded into the convolutions. Constants may be 16-bit; the graph converts
+them to 32 bits. A tensor's name lists all operators that were merged into it. So the reader follows each convolution to
 its constants, and takes the name of the layer from the first name of its weight.
 
 The file is a FlatBuffer: tables whose fields have places relative to the table, by the numbers in TensorFlow's schema,

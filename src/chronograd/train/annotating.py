@@ -1,4 +1,4 @@
-"""Annotation: the objects that a detector detects in pictures. It is that of a run, or has pretrained weights."""
+"""Annotation: the objects that a trained or a pretrained detector detects in pictures."""
 
 from __future__ import annotations
 
