@@ -30,8 +30,8 @@ env/bin/pip install -r requirements.txt
 env/bin/jupyter execute {notebooks}
 ```
 
-A cell that trains takes about half a minute on two cores. Its comment names the command of the full size. All cells read only
-files of this archive. Their `runs` folder is new, so they train again.
+A cell that trains takes half a minute to a minute on two idle cores. Its comment names the command of the full size. All cells
+read only files of this archive. They train again, since the folder `runs` is not in it.
 
 ## Files
 
@@ -117,7 +117,7 @@ def _run_logs(folder: Path) -> None:
 
 def _readme(folder: Path, exercise: Exercise, notebooks: Sequence[str], notes: Sequence[str]) -> str:
     logs = ["every step of the runs that the cells trained"]
-    logs += ["in `published/` the training logs of others"] if (folder / LOGS / "published").is_dir() else []
+    logs += ["and in `published/` the training logs of others"] if (folder / LOGS / "published").is_dir() else []
     rows = [f"\n| `{file.name}` | a detector, exported |" for file in sorted(folder.glob("*.onnx"))]
     text = _README.format(
         title=exercise.title, notebooks=" ".join(notebooks), stem=notebooks[0].rpartition("_")[0], wheel=wheel_name(), code=CODE,

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
+from chronograd_lab.exercises import problems
 from chronograd_lab.exercises.cells import TRAINED_WITH, CodeCell, cells
 from chronograd_lab.exercises.problems import SMALL, data_names
 from chronograd_lab.exercises.questions import catalogue
@@ -189,3 +191,16 @@ def test_small_sizes_need_no_data_of_a_user(monkeypatch: pytest.MonkeyPatch) -> 
 
 def _is_generated(name: str) -> bool:
     return name.startswith(("gymnasium:", "synthetic"))
+
+
+def test_missing_data_of_the_full_size_are_reported_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = find("detection-transfer")
+    monkeypatch.setattr(problems, "find", lambda _: replace(study, conduct=lambda runner, settings: None))
+    monkeypatch.setattr(problems, "_REPORTED", set())
+    monkeypatch.delenv("CHRONOGRAD_DATA", raising=False)
+    problems.trained("detection-transfer")
+    assert capsys.readouterr().out.startswith("Size evening needs voc:bccd, not available here.")
+    problems.trained("detection-transfer")
+    assert capsys.readouterr().out == ""

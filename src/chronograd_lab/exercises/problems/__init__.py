@@ -41,11 +41,13 @@ def trained(study: str, **changes: Any) -> Results:
         changes: of the settings of the small size, such as fewer learning rates.
     """
     conducted = find(study)
-    missing = [name for name in data_names(conducted.sizes[results(study).size]) if not _is_available(name)]
-    if missing:
+    size = results(study).size
+    missing = [name for name in data_names(conducted.sizes[size]) if not _is_available(name)]
+    if missing and study not in _REPORTED:
         print(
-            f"The full size needs {', '.join(missing)}, not available here. The small size has generated or shipped data."
+            f"Size {size} needs {', '.join(missing)}, not available here. Size {SMALL} generates its data or has packaged ones."
         )
+    _REPORTED.add(study)
     runner = StudyRunner(RUNS / study, study, SMALL, print)
     return conducted.conduct(runner, {**conducted.sizes[SMALL], **changes})
 
