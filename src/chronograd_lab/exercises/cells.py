@@ -11,8 +11,12 @@ from pathlib import Path
 DATA = Path("data")  # next to a notebook
 _PROBLEMS = Path(__file__).with_name("problems")
 # Packages of extras that training a study at its small size needs.
-_AGENTS = ("exploration", "dqn-ablation", "prioritised-replay", "gorila-and-apex")
-TRAINED_WITH = {"detection-transfer": ("onnx", "onnxscript", "uvicorn"), **dict.fromkeys(_AGENTS, ("gymnasium",))}
+_AGENTS = ("exploration", "dqn-ablation", "prioritised-replay")
+TRAINED_WITH = {
+    "detection-transfer": ("onnx", "onnxscript", "uvicorn"),
+    **dict.fromkeys(_AGENTS, ("gymnasium",)),
+    "gorila-and-apex": ("gymnasium", "ray"),
+}
 _MARK = re.compile(r"^# %% ?(\d\S*)? ?", re.MULTILINE)
 
 

@@ -17,7 +17,7 @@ CODE, LOGS, RUNS = "code", "logs", "runs"
 FINE_TUNED = "fine-tuned.onnx"
 DETECTION = "detection-transfer"
 # Extras of chronograd that the cells of an exercise import.
-EXTRAS = {"1": "vision,report", "2": "vision,report", "3": "vision,report,serve,reinforcement"}
+EXTRAS = {"1": "vision,report", "2": "vision,report", "3": "vision,report,serve,reinforcement,ray"}
 _LOGGED = ("job.yaml", "record.json", "steps.*.jsonl", "events.jsonl")  # of a run, without its weights
 _README = """\
 # {title}

@@ -19,7 +19,7 @@ class HandInExercise(Request):
     Code cells compute the answers. A cell of a part that trains does so for about half a minute at a small size, then shows the
     published results. The archive brings these results, the code of the studies, logs and the package itself. It states what is
     missing. Results of your `study run` in the folder of studies, NAME/results.json or NAME-SIZE/results.json, replace
-    published ones. Exercise 3 needs the extras serve and reinforcement.
+    published ones. Exercise 3 needs the extras serve, reinforcement and ray.
     """
 
     verb = "hand-in"

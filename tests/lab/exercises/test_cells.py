@@ -18,7 +18,7 @@ import pytest
 
 from chronograd_lab.common.results import Results, Row
 from chronograd_lab.common.rows import matching
-from chronograd_lab.exercises import problems
+from chronograd_lab.exercises import enclosed, problems
 from chronograd_lab.exercises.cells import TRAINED_WITH, CodeCell, cells
 from chronograd_lab.exercises.problems import SMALL, data_names
 from chronograd_lab.exercises.questions import catalogue
@@ -32,7 +32,7 @@ SLOW = {
     ("1", 2): [pytest.mark.slow],
     ("2", 4): [pytest.mark.slow],
     ("3", 3): [pytest.mark.slow, pytest.mark.onnx, pytest.mark.serve],
-    ("3", 4): [pytest.mark.slow, pytest.mark.gymnasium],
+    ("3", 4): [pytest.mark.slow, pytest.mark.gymnasium, pytest.mark.ray],
 }
 
 
@@ -149,6 +149,11 @@ def test_cells_compute_the_numbers_of_the_pages(
 
 def test_missing_packages_are_listed() -> None:
     assert CodeCell("", "import numpy\nimport no_such.part as x").missing_packages == ["no_such"]
+
+
+def test_agents_on_ray_need_it() -> None:
+    assert TRAINED_WITH["gorila-and-apex"] == ("gymnasium", "ray")
+    assert "ray" in enclosed.EXTRAS["3"].split(",")
 
 
 def test_packages_of_a_trained_study_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
