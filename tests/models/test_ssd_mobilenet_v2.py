@@ -46,7 +46,7 @@ def test_priors_of_each_map_by_closed_form() -> None:
 
 
 def test_even_side_is_padded_at_its_end() -> None:
-    """Sums of three rows and columns with a stride of 2: of 0 1 2 3, the windows are 0 1 2 and 2 3, not 0 1 and 1 2 3."""
+    """Sums of three rows and columns with a stride of 2. For 0 1 2 3, the windows are 0 1 2 and 2 3, not 0 1 and 1 2 3."""
     conv = SameConv(1, 1, 3, 2)
     torch.nn.init.ones_(conv.weight)
     torch.nn.init.zeros_(conv.bias)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ class SameConv(nn.Conv2d):
         return total // 2, total - total // 2
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """An inverted residual: 1x1 to more channels (unless `factor` is 1), depthwise 3x3, 1x1 to fewer without activation."""
 
     def __init__(self, in_channels: int, out: int, factor: int, stride: int) -> None:
@@ -132,7 +132,7 @@ class SSDMobileNetV2(PriorDetector):
         blocks, channels = [], STEM_WIDTH
         for factor, width, count, stride in STAGES:
             for position in range(count):
-                blocks.append(Block(channels, width, factor, stride if position == 0 else 1))
+                blocks.append(InvertedResidual(channels, width, factor, stride if position == 0 else 1))
                 channels = width
         self.blocks = nn.ModuleList(blocks)
         self.last = SameConv(channels, TRUNK_WIDTH)
@@ -165,9 +165,9 @@ class SSDMobileNetV2(PriorDetector):
         x = F.relu6(self.stem(x))
         for number, block in enumerate(self.blocks):
             if number == BLOCK_OF_FIRST_MAP:
-                expanded = cast(Block, block).expanded(x)
+                expanded = cast(InvertedResidual, block).expanded(x)
                 yield expanded
-                x = cast(Block, block).projected(expanded)
+                x = cast(InvertedResidual, block).projected(expanded)
             else:
                 x = block(x)
         x = F.relu6(self.last(x))

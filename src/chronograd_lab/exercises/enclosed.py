@@ -63,7 +63,7 @@ def _published_logs(folder: Path) -> list[str]:
     if files:
         return []
     return [
-        f"The full logs of problem 4 are not in the archive, so its fits use the epochs stored in data/depth-and-device.json: put "
+        f"The full logs of problem 4 are not in the archive, so its fits use the epochs stored in data/depth-and-device.json. Put "
         f"{CIFAR_RESNETS} and {HELD_BACK} in the folder that {MEASURED_VARIABLE} names, and run hand-in again."
     ]
 

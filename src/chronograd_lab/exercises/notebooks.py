@@ -38,8 +38,8 @@ class ProblemNotebook:
     """A notebook in progress.
 
     Attributes:
-        cells: of code. The others need the first one.
-        incomplete: studies that lack a section, for which no cell runs.
+        cells: code cells. The others need the first.
+        incomplete: studies that lack a section. No cell runs for these.
         shown: by study and title of a section the part that shows it.
         read: concept pages that are already quoted, and their figures shown.
         used: studies whose results are among the data.

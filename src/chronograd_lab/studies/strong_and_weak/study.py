@@ -12,6 +12,7 @@ from typing import Any
 from chronograd.answer import Table
 from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Lines, Series
+from chronograd.hardware import catalog
 from chronograd.job import Job
 from chronograd.units import dollars, percent, quantity, seconds
 from chronograd_lab.common.published_throughputs import beside_published, between_nodes_residual
@@ -31,6 +32,7 @@ from chronograd_lab.common.scaling import (
     here_table,
     ideal,
     is_one_market,
+    predicted_points,
     run_sweeps,
     scaling_job,
     series_of,
@@ -42,6 +44,8 @@ from chronograd_lab.common.written import Block, key
 
 SCALINGS: tuple[Scaling, Scaling] = ("strong", "weak")
 HERE = "here"
+# The bandwidth between nodes that public runs used, which is a tenth of their data sheet's.
+FITTED_LINK = "ethernet-50g-pollux"
 
 
 def job(settings: Settings, scaling: Scaling, **cluster: Any) -> Job:
@@ -72,7 +76,14 @@ def predictions(results: Results) -> dict[str, list[Row]]:
         beside_published("t4", settings["network"]),
     )
     points = [_widened(row, settings["per_node"], between_nodes_residual(t4)) for row in tables["points"]]
-    return {**tables, "points": points, "t4": t4}
+    slow = {**settings, "clusters": [[device, FITTED_LINK] for device, _ in settings["clusters"]]}
+    fitted = predicted_points(cluster_sweeps(slow, there, ("strong",)))
+    return {
+        **tables,
+        "points": points,
+        "t4": t4,
+        "fitted": [row for row in fitted if row["world"] > settings["per_node"]],
+    }
 
 
 def _widened(row: Row, per_node: int, residual: float) -> Row:
@@ -94,6 +105,10 @@ def values(results: Results) -> dict[str, Any]:
         "here": _by_scaling(here),
         "t4": {name: by_world(own) for name, own in grouped(results.rows["t4"], "set").items()},
         "residual": between_nodes_residual(results.rows["t4"]),
+        "fitted": {
+            "gb_per_s": catalog.link(FITTED_LINK).bandwidth_bytes_per_s / 1e9,
+            **{key(device): by_world(own) for device, own in grouped(results.rows["fitted"], "series").items()},
+        },
         "prices": {key(row["device"]): row for row in prices},
         "published": {key(row["device"]): row for row in matching(results.rows["published"], gpus=1)[::-1]},
         "fastest": min(rows, key=lambda row: row["training_time_s"]),
@@ -128,7 +143,7 @@ def _bounds(row: Row) -> Row:
 
 
 def blocks(results: Results) -> dict[str, Block]:
-    rows, per_node = _predicted(results), results.settings["per_node"]
+    rows, per_node, fitted = _predicted(results), results.settings["per_node"], results.rows["fitted"]
     priced = [row for row in rows if row["cost_usd"] is not None]
     weak, here = matching(rows, scaling="weak"), matching(results.rows["points"], series=HERE)
     growth = [
@@ -142,11 +157,11 @@ def blocks(results: Results) -> dict[str, Block]:
             "throughput": lambda row: quantity(row["throughput_samples_per_s"], "sample/s"),
             "80 % interval": lambda row: " … ".join(f"{v:,.0f}" for v in throughput_interval(row) if v),
             "speed-up": ("speed_up", "{:.2f} ×".format), "of ideal": lambda row: percent(row["efficiency"], 0),
-        }, text=2), Figure(_panels(rows, "throughput_samples_per_s", "images/s", throughput_interval, with_ideal=True))),
+        }, text=2), Figure(_panels(rows, "throughput_samples_per_s", "images/s", throughput_interval, fitted=fitted, with_ideal=True))),
         "Training time": Block(table(rows, {
             **names, "step": ("step_time_s", seconds), "training": ("training_time_s", seconds),
             "80 % interval": lambda row: f"{seconds(row['training_low_s'])} … {seconds(row['training_high_s'])}",
-        }, text=2), Figure(_panels(rows, "training_time_s", "minutes", _minutes, 60.0))),
+        }, text=2), Figure(_panels(rows, "training_time_s", "minutes", _minutes, 60.0, fitted))),
         "Weak-scaling efficiency": Block(table(weak, {
             "device": "series", "learners": "world", "nodes": lambda row: str(-(-row["world"] // per_node)),
             "iteration": ("step_time_s", seconds), "growth": ("iteration_growth", "{:.2f} ×".format),
@@ -175,9 +190,12 @@ def _minutes(row: Row) -> tuple[float, float]:
 
 def _panels(
     rows: Sequence[Row], column: str, y_label: str, bounds: Callable[[Row], tuple[float | None, float | None]],
-    unit: float = 1.0, with_ideal: bool = False,
+    unit: float = 1.0, fitted: Sequence[Row] = (), with_ideal: bool = False,
 ) -> list[Lines]:  # fmt: skip
-    """Return a panel for each device, with a line and its interval for each kind of scaling."""
+    """Return a panel for each device, with a line and its interval for each kind of scaling.
+
+    fitted: rows of strong scaling on several nodes with the bandwidth of public runs; a second line to these.
+    """
     panels = []
     for device, own in grouped(rows, "series").items():
         series: list[Series] = []
@@ -185,7 +203,13 @@ def _panels(
             of_kind = matching(own, scaling=scaling)
             line = series_of(f"{scaling} scaling", of_kind, column, "predicted", color, unit)
             series.append(with_interval(line, [bounds(row) for row in of_kind]))
-        ends = [ideal(matching(own, scaling="strong"), column)] if with_ideal else []
+        strong = matching(own, scaling="strong")
+        if far := matching(fitted, series=device):
+            near = [row for row in strong if row["world"] < far[0]["world"]][-1:]
+            series.append(
+                series_of("strong, bandwidth of public runs", [*near, *far], column, "predicted", COLORS[2], unit)
+            )
+        ends = [ideal(strong, column)] if with_ideal else []
         panels.append(against_ranks(y_label, [*series, *ends], f"{device}, predicted", "learners"))
     return panels
 
