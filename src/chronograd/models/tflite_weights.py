@@ -26,7 +26,8 @@ from chronograd import door
 from chronograd.errors import FileFormatError
 
 SUFFIXES = (".tflite", ".data")
-MARK, MARK_AT = b"TFL3", 4  # a FlatBuffer begins with the place of its root, then the mark of its schema
+MARK = b"TFL3"  # of the schema
+MARK_AT = 4  # a FlatBuffer begins with the place of its root
 HEAD_BYTES = 64 * 1024  # before the file in an archive, at most
 MAX_TABLES = 100_000  # of a kind
 # Numbers of operators and types in the schema.

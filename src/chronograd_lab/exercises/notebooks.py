@@ -43,7 +43,7 @@ class ProblemNotebook:
         shown: by study and title of a section the part that shows it.
         read: concept pages that are already quoted, and their figures shown.
         used: studies whose results are among the data.
-        stated: sentences of the notebook, none of which stands there again.
+        stated: sentences of the notebook; none stands there twice.
     """
 
     path: Path
