@@ -71,7 +71,8 @@ def folder() -> Path:
 @cache
 def _table() -> dict[str, dict[str, Any]]:
     text = (resources.files("chronograd.models") / "pretrained.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    rows: dict[str, dict[str, Any]] = tomllib.loads(text)
+    return {name: {**rows.get(row.pop("holds", ""), {}), **row} for name, row in rows.items()}
 
 
 def located(name: str) -> Path | None:
@@ -86,9 +87,9 @@ def located(name: str) -> Path | None:
 def known(name: str) -> Pretrained | None:
     """Return the facts about a file; None for a file that is not in the table."""
     row = _table().get(name)
-    path = None if row is None else located(name)
     if row is None:
         return None
+    path = located(name)
     classes = tuple(row["classes"]) if "classes" in row else None
     return Pretrained(name, weights=name, path=None if path is None else str(path), **{**row, "classes": classes})
 

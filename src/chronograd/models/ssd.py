@@ -85,8 +85,8 @@ class SSD(PriorDetector):
         logits, offsets = [], []
         headers = zip(self.classification_headers, self.regression_headers, strict=True)
         for seen, (classify, regress) in zip(self._maps(x), headers, strict=True):
-            logits.append(_by_prior(classify(seen), self.num_outputs))
-            offsets.append(_by_prior(regress(seen), 4))
+            logits.append(by_prior(classify(seen), self.num_outputs))
+            offsets.append(by_prior(regress(seen), 4))
         return torch.cat(logits, dim=1), torch.cat(offsets, dim=1)
 
     def _maps(self, x: Tensor) -> Iterator[Tensor]:
@@ -126,7 +126,7 @@ def _headers(channels: list[int], numbers: int) -> nn.ModuleList:
     return nn.ModuleList(nn.Conv2d(width, PRIORS_PER_CELL * numbers, 3, padding=1) for width in channels)
 
 
-def _by_prior(out_NCHW: Tensor, numbers: int) -> Tensor:
+def by_prior(out_NCHW: Tensor, numbers: int) -> Tensor:
     """Return (N, cells · priors per cell, numbers), in the order of `boxes.priors`."""
     return out_NCHW.permute(0, 2, 3, 1).reshape(out_NCHW.shape[0], -1, numbers)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from chronograd.detect.boxes import map_sides
 from chronograd.detect.scores import Activation
 from chronograd.models.registry import register
-from chronograd.models.ssd import PriorDetector
+from chronograd.models.ssd import PriorDetector, by_prior
 
 IMAGE_SIZE = 300
 STEM_WIDTH, TRUNK_WIDTH = 32, 1280
@@ -156,8 +156,8 @@ class SSDMobileNetV2(PriorDetector):
         logits, offsets = [], []
         headers = zip(self.classification_headers, self.regression_headers, strict=True)
         for seen, (classify, regress) in zip(self._maps(x), headers, strict=True):
-            logits.append(_by_prior(classify(seen), self.num_outputs))
-            offsets.append(_by_prior(regress(seen), 4))
+            logits.append(by_prior(classify(seen), self.num_outputs))
+            offsets.append(by_prior(regress(seen), 4))
         # The headers return (y, x, height, width), as TensorFlow's coder of boxes does.
         return torch.cat(logits, dim=1), torch.cat(offsets, dim=1)[..., [1, 0, 3, 2]]
 
@@ -191,10 +191,8 @@ class SSDMobileNetV2(PriorDetector):
             if (match := pattern.match(name)) is not None:
                 return match.expand(form) + name[match.end() :]
         if (match := _PAIR.match(name)) is not None:
-            pair, position = (
-                int(match["map"]) - 2,
-                2 * (int(match["half"]) - 1),
-            )  # the first pair is that of map 2; a ReLU counts
+            pair = int(match["map"]) - 2  # the first pair is that of map 2
+            position = 2 * (int(match["half"]) - 1)  # a ReLU counts
             return f"extras.{pair}.{position}{name[match.end() :]}"
         return name
 
@@ -216,11 +214,6 @@ _PAIR = re.compile(rf"{_TRUNK}layer_19_(?P<half>[12])_Conv2d_(?P<map>\d+)_\w+")
 
 def _headers(widths: list[int], outputs: list[int]) -> nn.ModuleList:
     return nn.ModuleList(SameConv(width, out) for width, out in zip(widths, outputs, strict=True))
-
-
-def _by_prior(out_NCHW: Tensor, numbers: int) -> Tensor:
-    """Return (N, cells · priors per cell, numbers), in the order of `priors`."""
-    return out_NCHW.permute(0, 2, 3, 1).reshape(out_NCHW.shape[0], -1, numbers)
 
 
 def _initialise(module: nn.Module) -> None:

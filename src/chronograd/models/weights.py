@@ -272,9 +272,9 @@ def _load(network: nn.Module, given: Tensors, description: str, head: Head | Non
 def _calm_heads(network: nn.Module, fresh: Collection[str]) -> None:
     """Draw new heads again, with the initial values of PyTorch's linear layer, if their own are more than twice as large.
 
-    The scale of EfficientNet is made for all layers at random values: U(±1/√K) for K classes, whatever the
-    number F of features. On the features of a trained trunk, two classes then start with a loss of 7.6 instead of 0.7, and the
-    gradients destroy the trunk. PyTorch draws from U(±1/√F), with a standard deviation of 1/√(3 F).
+    PyTorch draws from U(±1/√F) for F features, with a standard deviation of 1/√(3 F). EfficientNet draws from U(±1/√K) for K
+    classes, whatever F is. Two new classes on a trained EfficientNet-Lite0 then start with a loss of 7.6 instead of 0.7, and
+    with gradients that are 37 times as large.
     """
     for path, layer in network.named_modules():
         is_new_head = isinstance(layer, nn.Linear) and f"{path}.weight".lstrip(".") in fresh

@@ -30,8 +30,8 @@ env/bin/pip install -r requirements.txt
 env/bin/jupyter execute {notebooks}
 ```
 
-A cell that trains takes half a minute to a minute on two idle cores. Its comment names the command of the full size. All cells
-read only files of this archive. They train again, since the folder `runs` is not in it.
+The comment of a cell that trains names the command of the full size. All cells read only files of this archive. They train
+again, since the folder `runs` is not in it.
 
 ## Files
 
