@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("any-machine")
     config.stash[SERVER] = Server()
     _hide_in_children()
+    config.pluginmanager.register(Examples())
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", default=0):
         gc.disable()  # until this process has collected the tests: nearly all objects made until then stay
     if hasattr(config, "workerinput"):  # an xdist worker uses its parent's home and reports to its parent
@@ -61,10 +62,14 @@ def pytest_make_collect_report(
     return (yield)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out files with examples that import packages of extras: while these are hidden, they would stay half imported."""
-    is_examples = collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest"))
-    return True if is_examples and parts.imports_an_extra(collection_path) else None
+class Examples:
+    """A plugin for all paths: hooks of this file alone hold in its folder, and examples are elsewhere."""
+
+    @staticmethod
+    def pytest_ignore_collect(collection_path: Path) -> bool | None:
+        """Leave out files with examples that import packages of extras: while these are hidden, they would stay half imported."""
+        is_examples = collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest"))
+        return True if is_examples and parts.imports_an_extra(collection_path) else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -106,3 +106,13 @@ def test_files_of_examples_with_an_extra_are_not_collected(tmp_path: Path, code:
     path = tmp_path / "game.py"
     path.write_text(code)
     assert imports_an_extra(path) == is_left_out
+
+
+@pytest.mark.parametrize(("file", "is_left_out"), [("meta_network.py", True), ("layers.py", None)])
+def test_examples_of_the_package_with_an_extra_are_not_collected(
+    request: pytest.FixtureRequest, file: str, is_left_out: bool | None
+) -> None:
+    """Guards against a hook that pytest calls for the folder of the tests only."""
+    path = ROOT / "src" / "chronograd" / "count" / file
+    hook = request.session.gethookproxy(path)
+    assert hook.pytest_ignore_collect(collection_path=path, config=request.config) is is_left_out
