@@ -11,7 +11,7 @@ from chronograd.errors import InputError
 from chronograd.forecast.logs import read_log
 
 LENGTH = 100_000  # letters
-MOST_SECONDS = 1.0  # a pattern that is tried again at every letter takes a minute
+MOST_SECONDS = 10.0  # of the processor; a pattern that is tried again at every letter takes a minute
 # Lines that make patterns start, or try again, at every letter.
 REPEATED = {
     "digits": "1",

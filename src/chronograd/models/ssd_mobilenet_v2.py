@@ -198,16 +198,13 @@ class SSDMobileNetV2(PriorDetector):
 
 
 _TRUNK = "FeatureExtractor/MobilenetV2/"
-_NAMES = tuple(
-    (re.compile(pattern), form)
-    for pattern, form in (
-        (rf"{_TRUNK}Conv(?=\.)", "stem"),
-        (rf"{_TRUNK}Conv_1(?=\.)", "last"),
-        (rf"{_TRUNK}expanded_conv/(\w+)", r"blocks.0.\1"),
-        (rf"{_TRUNK}expanded_conv_(\d+)/(\w+)", r"blocks.\1.\2"),
-        (r"BoxPredictor_(\d+)/ClassPredictor", r"classification_headers.\1"),
-        (r"BoxPredictor_(\d+)/BoxEncodingPredictor", r"regression_headers.\1"),
-    )
+_NAMES = (
+    (re.compile(rf"{_TRUNK}Conv(?=\.)"), "stem"),
+    (re.compile(rf"{_TRUNK}Conv_1(?=\.)"), "last"),
+    (re.compile(rf"{_TRUNK}expanded_conv/(\w+)"), r"blocks.0.\1"),
+    (re.compile(rf"{_TRUNK}expanded_conv_(\d+)/(\w+)"), r"blocks.\1.\2"),
+    (re.compile(r"BoxPredictor_(\d+)/ClassPredictor"), r"classification_headers.\1"),
+    (re.compile(r"BoxPredictor_(\d+)/BoxEncodingPredictor"), r"regression_headers.\1"),
 )
 _PAIR = re.compile(rf"{_TRUNK}layer_19_(?P<half>[12])_Conv2d_(?P<map>\d+)_\w+")
 
