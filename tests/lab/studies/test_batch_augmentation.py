@@ -65,7 +65,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     page = STUDY.page(results)
     html = render_html(page)
     assert all(section.takeaway.split(".")[0] in html for section in page.sections[:1])
-    assert len(page.sections) == 7
+    assert len(page.sections) == 8
 
 
 def test_arms_have_equal_updates_and_a_pair_equal_images() -> None:
@@ -115,6 +115,18 @@ def test_paper_size_matches_the_publication() -> None:
     )
     assert (job.training.augmentation.crop, job.training.augmentation.cutout) == (4, 16)
     assert (job.training.learning_rate, job.training.momentum, job.training.weight_decay) == (0.1, 0.9, 1e-4)
+
+
+def test_early_target_is_reached_by_all_before_the_rate_falls() -> None:
+    """The rate falls after 1.62 of 4 epochs, so only the first evaluation counts: a quarter of the final accuracy."""
+    results = made_up({"M=1": 0.70, "M=2": 0.74, "M=4": 0.9, study.longer_name(SETTINGS): 0.3})
+    assert study.early_target(results) == 0.15  # 0.70 / 4 is below 0.20
+    early = study.values(results)["early"]
+    assert (early["M_1"]["epochs"].mean, early["many"]["epochs"].mean, early["runs"]) == (1, 1, 6)
+    assert early["M_4"]["images"].mean == 4 * early["M_1"]["images"].mean == 4 * 31 * 32
+    nothing = made_up({"M=1": 0.1, "M=2": 0.74, "M=4": 0.9, study.longer_name(SETTINGS): 0.3})
+    assert study.early_target(nothing) is None
+    assert study.blocks(nothing)["Before the learning rate falls"].table.rows[0] == ["M=1", "–", "–", "–", "–"]
 
 
 def test_target_is_reached_at_first_sufficient_evaluation() -> None:

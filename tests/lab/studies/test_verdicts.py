@@ -13,7 +13,7 @@ import pytest
 from chronograd.report.markdown import markdown
 from chronograd_lab.common.results import Results
 from chronograd_lab.common.written import CLAIM, VERDICT, ClaimError
-from chronograd_lab.exercises.pages import Library, first_sentences
+from chronograd_lab.exercises.pages import Library
 from chronograd_lab.exercises.questions import catalogue
 from chronograd_lab.studies import find
 
@@ -101,7 +101,7 @@ def test_pages_that_readers_found_wrong() -> None:
     assert "neither way is significantly more accurate" in transfer
     assert "p = 0.13; not significant with 2 seeds" in transfer
     assert "p = 0.072; not significant with 2 seeds" in transfer
-    assert "returns more" not in exploration
-    assert first_sentences(exploration) == "No two ways differ significantly with 8 seeds."
+    # Seeds 0 to 12 decided whether to go on; the number of the later ones was fixed before.
     runs = Results.load(DOCS / "studies" / "exploration" / "results.json").rows["runs"]
-    assert {run["seed"] for run in runs} == set(range(5, 13))  # seeds 0 to 4 decided whether to go on
+    assert {run["seed"] for run in runs} == set(range(13, 26))
+    assert "6 times its p is 0.034" in exploration

@@ -153,7 +153,7 @@ def values(results: Results) -> dict[str, Any]:
 
     `fewest`: the cheapest arm to the target, by kind of cost. `soonest`: the arm that needs the fewest seconds, by target in
     percent. `between`: the seconds between the fastest and the slowest arm, by target. `stages`: the error of crop and flip alone,
-    by learning rate.
+    by learning rate. `early`: the target before the learning rate falls, the cost to it by M, and that of all M above 1 together.
     """
     settings, rows = results.settings, results.rows["runs"]
     names = {key(name): name for name in by_copies(settings)} | {"longer": longer_name(settings), "plain": PLAIN}
@@ -176,6 +176,7 @@ def values(results: Results) -> dict[str, Any]:
         "missed": ", ".join(name for name in by_copies(settings) if name not in reached),
         "soonest": {target: _least(own) for target, own in to_targets.items()},
         "between": {target: _between(own) for target, own in to_targets.items()},
+        "early": _early_values(results),
         "stages": {key(f"rate_{stage['rate']:g}"): stage for stage in stages(results)},
         "num_runs": len(rows),
         "processor_s": sum(filter(None, map(processor_s, rows))),
@@ -209,6 +210,7 @@ def blocks(results: Results) -> dict[str, Block]:
         "At equal updates": _updates(results),
         "At equal images and at equal seconds": _images(results),
         f"To {target:g} %": _target(results),
+        "Before the learning rate falls": _early(results),
         "Epochs and seconds by target": _by_target(results),
         **plain,
         "Compared with the paper": Block(_published(results)),
@@ -345,6 +347,48 @@ def _to_targets(results: Results, kind: str) -> dict[float, dict[str, float | No
             own = [to_target(columns, target)[f"{kind}_to_target"] for columns in of_arm(results.curves, name)]
             found[target][name] = None if None in own else float(np.mean(own))
     return found
+
+
+def early_target(results: Results) -> float | None:
+    """Return the highest multiple of 5 % that each run of each M reaches before the learning rate first falls; None if there is none."""
+    training = job(results.settings, arms(results.settings)[next(iter(by_copies(results.settings)))]).training
+    falls = training.milestones[0] * training.epochs if training.milestones else training.epochs
+    for target in (0.05 * steps for steps in range(19, 0, -1)):
+        epochs = [row["epochs"] for row in _rows_to(results, target)]
+        if None not in epochs and max(epochs) < falls:
+            return round(target, 2)
+    return None
+
+
+def _rows_to(results: Results, target: float) -> list[Row]:
+    """Return the cost of each run of each M to a target."""
+    rows = []
+    for name in by_copies(results.settings):
+        for columns in of_arm(results.curves, name):
+            reached = to_target(columns, target)
+            rows.append({"arm": name, **{kind: reached[f"{kind}_to_target"] for kind in TARGETS}})
+    return rows
+
+
+def _early_values(results: Results) -> dict[str, Any]:
+    target = early_target(results)
+    if target is None:
+        return {}
+    rows = _rows_to(results, target)
+    own = {key(name): {kind: spread(rows, kind, arm=name) for kind in TARGETS} for name in by_copies(results.settings)}
+    many = [row for row in rows if row["arm"] != "M=1"]
+    return {"target": target, **own, "many": {kind: spread(many, kind) for kind in TARGETS}, "runs": len(many)}
+
+
+def _early(results: Results) -> Block:
+    """Return epochs, updates, images and seconds of each M to the target before the learning rate falls."""
+    target = early_target(results)
+    body = []
+    for name in by_copies(results.settings):
+        own = matching(_rows_to(results, target), arm=name) if target is not None else []
+        body.append([name, *(_mean_text([row[kind] for row in own], _DIGITS[kind]) for kind in TARGETS)])
+    title = "arm" if target is None else f"arm, to {100 * target:g} %"
+    return Block(Table([title, *TARGETS], body, set(range(1, 1 + len(TARGETS)))))
 
 
 def _least(values: Mapping[str, float | None]) -> str:

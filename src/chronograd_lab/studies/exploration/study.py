@@ -50,7 +50,7 @@ STUDY = Study(
     question="What share of random actions does an agent learn most with: a fixed one, a falling one, or Ape-X's ladder?",
     hypothesis="Many random actions find good actions, but disturb known ones. A share that falls from many to few should beat any "
     "fixed share. The ladder has both at once and should need no schedule",
-    sizes={"smoke": returns.SMOKE, "laptop": {**returns.LAPTOP, "seeds": 8, "first_seed": 5}},
+    sizes={"smoke": returns.SMOKE, "laptop": {**returns.LAPTOP, "seeds": 13, "first_seed": 13}},
     conduct=conduct,
     values=values,
     blocks=returns.paired_blocks(COLORS),
