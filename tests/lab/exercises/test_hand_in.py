@@ -87,6 +87,7 @@ def test_missing_results_are_reported_in_place(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 @pytest.mark.onnx
+@pytest.mark.serve  # a package that a cell needs and that the marks hide leaves the cell out
 def test_unanswered_problems_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine.zip"
     assert (
