@@ -11,7 +11,8 @@ from chronograd.errors import InputError
 from chronograd.forecast.logs import read_log
 
 LENGTH = 100_000  # letters
-MOST_SECONDS = 10.0  # of the processor; a pattern that is tried again at every letter takes a minute
+MOST_SECONDS = 1.0  # of the processor; a pattern that is tried again at every letter takes a minute
+MOST_TRIES = 3  # other work makes one of them slow, not all
 # Lines that make patterns start, or try again, at every letter.
 REPEATED = {
     "digits": "1",
@@ -62,6 +63,11 @@ def test_time_of_a_long_line(start: str, part: str, tmp_path: Path) -> None:
     """Read lines that end in a letter, so that no pattern fits them as a whole."""
     log = tmp_path / "log.txt"
     log.write_text(f"epoch 1 loss 0.5\nepoch 2 loss 0.4\n{start}{part * (LENGTH // len(part))}x\n")
+    assert any(seconds_to_read(log) < MOST_SECONDS for _ in range(MOST_TRIES))
+
+
+def seconds_to_read(log: Path) -> float:
+    """Return the processor seconds to read a log and its first two metrics, or to refuse it."""
     began = time.process_time()
     try:
         curve = read_log(log)
@@ -69,4 +75,4 @@ def test_time_of_a_long_line(start: str, part: str, tmp_path: Path) -> None:
             curve.read(name)
     except InputError:
         pass
-    assert time.process_time() - began < MOST_SECONDS
+    return time.process_time() - began

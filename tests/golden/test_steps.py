@@ -1,7 +1,7 @@
 """Sixty questions about one training step, with the answers of this version; and networks that both paths of prediction know.
 
-`steps.toml` has the words after `chronograd predict`, the time and the memory. CHRONOGRAD_REFRESH_GOLDEN=1 writes its numbers again;
-review the changes in the diff. A pair asks about the same step twice: of a network of code, and of the same network as the
+`steps.toml` has the words after `chronograd predict`, the time and the memory. CHRONOGRAD_REFRESH_GOLDEN=1, in one process,
+writes its numbers again; review the changes in the diff. A pair asks about the same step twice: of a network of code, and of the same network as the
 `config.json` of a large model. The differences of a pair only shrink, also when they are written again.
 """
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 FILE = HERE / "steps.toml"
 IS_REFRESHING = os.environ.get("CHRONOGRAD_REFRESH_GOLDEN") == "1"
 QUANTITIES = {"step_s": "step_time_s", "memory_bytes": "memory_peak_bytes"}
-TOLERANCE = 1e-4  # the printed digits
+TOLERANCE = 1e-4  # numbers are stored with five digits
 STEPS = tomllib.loads(FILE.read_text())
 HEAD = "# Questions about a step, and what this version answers; see test_steps.py.\n"
 
@@ -32,8 +32,7 @@ HEAD = "# Questions about a step, and what this version answers; see test_steps.
 def asked(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
     """Return the time and the memory that `chronograd predict WORDS` states."""
     assert main(["predict", *shlex.split(words), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    values = record["quantities"]
+    values = json.loads(capsys.readouterr().out)["quantities"]
     return {name: float(f"{values[quantity]['value']:.5g}") for name, quantity in QUANTITIES.items()}
 
 

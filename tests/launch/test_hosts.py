@@ -67,7 +67,7 @@ print(own, *(os.environ[name] for name in {names}))"""
 def test_all_reduce_reaches_most_of_the_bandwidth(two_hosts: str) -> None:
     """Send 16 MB at 300 Mbit/s; headers alone take 4 %. Other work delays some of the eight repeats, so the fast ones count."""
     (row,) = measure_links((2,), ("all_reduce",), (2**24,), seats=hosts.seats(2, hosts.parse(two_hosts)))
-    assert 0.8 < row.busbw * row.seconds / row.low * 8 / 300e6 < 1.05
+    assert 0.8 < row.busbw * row.seconds / row.low * 8 / 300e6 < 1.0
 
 
 @needs_network
@@ -77,8 +77,7 @@ def test_job_over_a_calibrated_link(two_hosts: str, tmp_path: Path, monkeypatch:
     command = ["calibrate", "links", "--hosts", two_hosts, "--name", "slow-here", "--collective", "all_reduce"]
     assert main([*command, "--seconds", "0.02"]) == 0
     link = catalog.link("slow-here")
-    # This is a median, which other work lowers. Loopback has 30 times as much.
-    assert 0.3 < link.bandwidth_bytes_per_s * 8 / 300e6 < 1.1
+    assert 0.7 < link.bandwidth_bytes_per_s * 8 / 300e6 < 1.1
     assert "netns:" in link.source[0].source
     words = ["network.name=resnet18-cifar", "training.batch=4", "backend=ddp", "cluster.count=2", "cluster.threads=1"]
     job = ["examples/digits.yaml", *words, "--hosts", two_hosts, "--steps", "2", "--warmup", "1"]

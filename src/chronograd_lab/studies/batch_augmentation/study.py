@@ -351,8 +351,8 @@ def _to_targets(results: Results, kind: str) -> dict[float, dict[str, float | No
 
 def early_target(results: Results) -> float | None:
     """Return the highest multiple of 5 % that each run of each M reaches before the learning rate first falls; None if there is none."""
-    training = job(results.settings, arms(results.settings)[next(iter(by_copies(results.settings)))]).training
-    falls = training.milestones[0] * training.epochs if training.milestones else training.epochs
+    training = job(results.settings, arms(results.settings)[by_copies(results.settings)[0]]).training
+    falls = training.milestones[0] * training.epochs
     for target in (0.05 * steps for steps in range(19, 0, -1)):
         epochs = [row["epochs"] for row in _rows_to(results, target)]
         if None not in epochs and max(epochs) < falls:
@@ -360,14 +360,15 @@ def early_target(results: Results) -> float | None:
     return None
 
 
-def _rows_to(results: Results, target: float) -> list[Row]:
-    """Return the cost of each run of each M to a target."""
-    rows = []
-    for name in by_copies(results.settings):
-        for columns in of_arm(results.curves, name):
-            reached = to_target(columns, target)
-            rows.append({"arm": name, **{kind: reached[f"{kind}_to_target"] for kind in TARGETS}})
-    return rows
+def _rows_to(results: Results, target: float | None) -> list[Row]:
+    """Return the cost of each run of each M to a target; no rows without a target."""
+    if target is None:
+        return []
+    return [
+        {"arm": name, **{kind: reached[f"{kind}_to_target"] for kind in TARGETS}}
+        for name in by_copies(results.settings)
+        for reached in (to_target(columns, target) for columns in of_arm(results.curves, name))
+    ]
 
 
 def _early_values(results: Results) -> dict[str, Any]:
@@ -383,10 +384,11 @@ def _early_values(results: Results) -> dict[str, Any]:
 def _early(results: Results) -> Block:
     """Return epochs, updates, images and seconds of each M to the target before the learning rate falls."""
     target = early_target(results)
-    body = []
-    for name in by_copies(results.settings):
-        own = matching(_rows_to(results, target), arm=name) if target is not None else []
-        body.append([name, *(_mean_text([row[kind] for row in own], _DIGITS[kind]) for kind in TARGETS)])
+    rows = _rows_to(results, target)
+    body = [
+        [name, *(_mean_text([row[kind] for row in matching(rows, arm=name)], _DIGITS[kind]) for kind in TARGETS)]
+        for name in by_copies(results.settings)
+    ]
     title = "arm" if target is None else f"arm, to {100 * target:g} %"
     return Block(Table([title, *TARGETS], body, set(range(1, 1 + len(TARGETS)))))
 

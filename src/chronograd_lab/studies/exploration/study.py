@@ -13,6 +13,7 @@ from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.rows import difference, grouped, spread
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.common.study import Study
+from chronograd_lab.common.written import key
 
 ANNEALED, LADDER = "annealed, 1 to 0.05", "ladder of 8"
 LOW, HIGH = "fixed, 0.05", "fixed, 0.4"
@@ -31,7 +32,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 def values(results: Results) -> dict[str, Any]:
     """Return the values of a study of agents, and `pairs`: their number, the pair with the least p, and this p for that number
-    of comparisons (Bonferroni).
+    of comparisons (Bonferroni). `earlier`: the return at the end over the seeds of earlier runs, by agent.
     """
     ends = {name: spread(rows, "last_return") for name, rows in grouped(results.rows["runs"], "agent").items()}
     pairs = list(combinations(ends, 2))
@@ -42,7 +43,11 @@ def values(results: Results) -> dict[str, Any]:
         "least_p": p_of[pair],
         "corrected_p": min(1.0, len(pairs) * p_of[pair]),
     }
-    return {**returns.values(results), "pairs": {"count": len(pairs), **least}}
+    earlier = {
+        key(name): spread(rows, "last_return")
+        for name, rows in grouped(results.rows.get("earlier", []), "agent").items()
+    }
+    return {**returns.values(results), "pairs": {"count": len(pairs), **least}, "earlier": earlier}
 
 
 STUDY = Study(
