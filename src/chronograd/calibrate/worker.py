@@ -24,6 +24,7 @@ from chronograd.calibrate.blocks import TINY, TimedBlock, blocks, many_layers
 from chronograd.calibrate.pace import PASSES, Laps
 from chronograd.calibrate.workers import read, say
 from chronograd.data.augment import normalise
+from chronograd.eager import eager
 from chronograd.measure.memory import keep_freed_memory
 from chronograd.measure.steps import clock
 from chronograd.train.rank_command import exit_with_parent
@@ -189,7 +190,7 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
         (cached, torch.zeros(1, 256)),
     ):
         network, inputs = network.to(device), inputs.to(device)
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=0.9, weight_decay=1e-4)
+        optimizer = eager(torch.optim.SGD)(network.parameters(), lr=0.0, momentum=0.9, weight_decay=1e-4)
 
         def make_gradients(network: nn.Module = network, inputs: torch.Tensor = inputs) -> None:
             network(inputs).sum().backward()

@@ -18,6 +18,7 @@ from chronograd.count.calls import Call, Slot, as_taken, dtype_of
 from chronograd.count.failures import HINT_OF_LOSS, check_modules, explained, needs_values
 from chronograd.count.losses import Loss, loss_of, tensors
 from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
+from chronograd.eager import stay_eager
 from chronograd.errors import InputError, TraceError
 from chronograd.files import without_collection
 from chronograd.inputs import Input
@@ -221,6 +222,7 @@ def _warm_up() -> None:
     global _is_warm
     if not _is_warm:
         _is_warm = True
+        stay_eager()
         trace(nn.Linear(1, 1, device="meta"), [(1,)])
 
 

@@ -10,6 +10,7 @@ import torch
 
 from chronograd import door
 from chronograd.data.published import DatasetCard
+from chronograd.eager import stay_eager
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.models import registry
@@ -72,6 +73,7 @@ def check_network(job: Job, card: DatasetCard) -> None:
 
 
 def _on_meta(job: Job, card: DatasetCard) -> torch.nn.Module:
+    stay_eager()
     network = job.network
     return registry.build(
         network.name, network.options, input_shape=card.shape, num_classes=card.num_classes, device="meta"

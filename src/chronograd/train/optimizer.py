@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from chronograd.eager import eager, stay_eager
 from chronograd.errors import InputError
 from chronograd.job import ParameterGroup, Training
 from chronograd.predict.checkpointing import blocks
@@ -22,17 +23,20 @@ def make_optimizer(network: nn.Module, training: Training, is_fused: bool = Fals
 
     Raises InputError for a group that matches nothing, and where nothing is left to train.
     """
+    stay_eager()
     groups = parameter_groups(network, training)
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimizer == "adamw":
-        return torch.optim.AdamW(
+        return eager(torch.optim.AdamW)(
             groups, lr=rate, betas=(training.momentum, 0.999), weight_decay=decay, fused=is_fused or None
         )
     if training.optimizer == "adadelta":
-        return torch.optim.Adadelta(groups, lr=rate, rho=training.momentum, weight_decay=decay)
+        return eager(torch.optim.Adadelta)(groups, lr=rate, rho=training.momentum, weight_decay=decay)
     if training.optimizer == "rmsprop":
         return RMSProp(groups, rate, training.momentum, decay)
-    return torch.optim.SGD(groups, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay)
+    return eager(torch.optim.SGD)(
+        groups, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay
+    )
 
 
 def parameter_groups(network: nn.Module, training: Training) -> list[dict[str, Any]]:

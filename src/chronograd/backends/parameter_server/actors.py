@@ -22,6 +22,7 @@ from torch import nn
 
 from chronograd.backends.ray_session import answer
 from chronograd.data import datasets
+from chronograd.eager import eager
 from chronograd.errors import InputError
 from chronograd.job import Job, Training
 from chronograd.measure import environment
@@ -146,7 +147,7 @@ class ParameterServer:
         self._parameters = [nn.Parameter(piece) for piece in shard.pieces(self._values)]
         self._pieces = shard.pieces(self._gradients)
         own = [{**group, "params": [self._parameters[i] for i in group["params"]]} for group in groups]
-        self._optimizer = optimizer(own, lr=training.learning_rate)  # type: ignore[call-arg]
+        self._optimizer = eager(optimizer)(own, lr=training.learning_rate)  # type: ignore[call-arg]
         self._version = 0
 
     def load(self, values: Flat, state: dict[int, dict[str, Any]], version: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from chronograd.answer import Answer, Table
 from chronograd.errors import InputError
 from chronograd.job import Data
-from chronograd_lab.common.results import Results
+from chronograd_lab.common.results import Results, Settings
 from chronograd_lab.common.runner import StudyRunner
 from chronograd_lab.exercises.cells import DATA
 from chronograd_lab.studies import find
@@ -27,6 +28,7 @@ LOGS = Path("logs")  # next to a notebook: logs of others that a study reads, an
 RUNS = Path("runs")
 SMALL = "smoke"
 _REPORTED: set[str] = set()  # studies whose missing data are reported
+_TRAINED: dict[tuple[Path, str, str], Results] = {}  # by folder, study and changes
 
 
 def results(study: str) -> Results:
@@ -37,9 +39,18 @@ def results(study: str) -> Results:
 def trained(study: str, **changes: Any) -> Results:
     """Train a study at its small size, by the function that made its `results`. Finished runs in the folder `runs` stay.
 
+    Cells that ask for the same study share its results.
+
     Args:
         changes: of the settings of the small size, such as fewer learning rates.
     """
+    asked = Path.cwd(), study, json.dumps(changes, sort_keys=True)
+    if asked not in _TRAINED:
+        _TRAINED[asked] = _conducted(study, changes)
+    return _TRAINED[asked]
+
+
+def _conducted(study: str, changes: Settings) -> Results:
     conducted = find(study)
     size = results(study).size
     missing = [name for name in data_names(conducted.sizes[size]) if not _is_available(name)]

@@ -11,9 +11,9 @@ from chronograd_lab.common.returns import SMOKE
 from chronograd_lab.common.rows import grouped, mean
 from chronograd_lab.exercises.problems import results, trained
 
-LEARNING = {"steps_per_epoch": 1000, "epsilon_steps": 2000, "replay_size": 5000, "target_every": 100}
+LEARNING = {"steps_per_epoch": 1000, "epsilon_steps": 2000, "replay_size": 5000, "target_every": 100, "update_every": 2}
 AGENT: Any = SMOKE["agent"]
-SMALL: dict[str, Any] = {"epochs": 5, "seeds": 1, "hidden": [64], "agent": {**AGENT, **LEARNING}}
+SMALL: dict[str, Any] = {"epochs": 4, "seeds": 1, "hidden": [64], "agent": {**AGENT, **LEARNING}}
 
 
 def show_pairs(study: Results) -> None:  # mean returns at the end, and each pair of agents
