@@ -135,7 +135,7 @@ def page(rows: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> str:
         "",
         f"{len(done)} of {len(rows)} networks export, and {len(done) - len(beyond)} of them meet the default tolerance on random inputs. "
         "They have initial weights and the normalisation of a random batch.",
-        f"`python -m benchmarks.onnx_zoo` tests them{f'; {left} more have no result yet' if left else ''} "
+        f"`python -m benchmarks.onnx_zoo` tests them{f'; without a result yet: {left}' if left else ''} "
         f"({', '.join(f'{name} {version}' for name, version in versions.items())}; opset {OPSET}).",
     ]
     if failing:
