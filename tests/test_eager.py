@@ -68,11 +68,11 @@ def _printed(code: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_what_trains_and_counts_loads_no_compiler() -> None:
+def test_training_and_counting_load_no_compiler() -> None:
     assert _printed(ALONE) == ["False"]
 
 
-def test_compiler_leaves_the_same_functions_out_once_it_is_loaded() -> None:
+def test_loaded_compiler_leaves_the_same_functions_out() -> None:
     assert _printed(COMPILED) == ["True", "True"]
 
 
