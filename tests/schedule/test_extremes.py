@@ -67,6 +67,17 @@ def test_failures_and_reclaimed_nodes_end_or_are_refused(workload, name, mtbf, r
 
 
 @pytest.mark.parametrize("name", names())
+def test_short_jobs_that_take_turns_end(name):
+    """Two jobs of a second, which do not fit side by side, with pauses of 30 s: a turn is longer than a pause."""
+    workload = [job("a", 0, 1.0, 0.5, gpus=2), job("b", 0, 0.9, 0.25, gpus=4)]
+    conditions = Conditions(resize_s=30.0, interval_s=usual_interval_s(workload, 30.0))
+    schedule = simulate(workload, POOL, policy(name), conditions)
+    assert conditions.interval_s == 60
+    assert (schedule.ended_s > 0).all()
+    assert (schedule.ended_s < 600).all()
+
+
+@pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize(("work", "speed", "arrival_s"), [(1e-6, 1e3, 3600), (64, 1e5, 2e9), (1e-12, 1e12, 1e12)])
 def test_a_job_shorter_than_a_step_of_the_clock_ends(name, work, speed, arrival_s):
     jobs = [job("long", 0, 7200, 1.0), job("tiny", arrival_s, work, speed)]

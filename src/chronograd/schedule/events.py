@@ -73,10 +73,11 @@ class Conditions:
 def usual_interval_s(jobs: Sequence[ScheduledJob], pause_s: float = Conditions.resize_s) -> float:
     """Return a tenth of the mean time of a job at its requested size, at most the ten minutes of Optimus.
 
-    It is longer if the longest job, or its pause of `pause_s`, would have more than _USUAL_DECISIONS.
+    It is longer if the longest job would have more than _USUAL_DECISIONS. It is at least twice the pause of `pause_s` at a start:
+    jobs that take turns would otherwise stop before they have worked.
     """
     times_s = [job.requested_s for job in jobs]
-    least_s = (max(times_s) + pause_s) / _USUAL_DECISIONS
+    least_s = max(max(times_s) / _USUAL_DECISIONS, 2 * pause_s)
     return max(min(Conditions.interval_s, float(np.mean(times_s)) / 10), least_s)
 
 

@@ -68,7 +68,7 @@ class ScheduleJobs(Request):
     gap: Annotated[float, DURATION] = 600.0
     """With --count: mean time between arrivals, such as 10min."""
     interval: Annotated[float | None, DURATION] = None
-    """Length of a round, or time between regular decisions: of all policies but fifo and srtf. By default a tenth of the mean job's time, up to 10 minutes, or longer for jobs of months."""
+    """Length of a round, or time between regular decisions: of all policies but fifo and srtf. By default a tenth of the mean job's time, up to 10 minutes: longer for jobs of months, and at least twice the pause."""
     resize: Annotated[float | None, DURATION] = None
     """Pause of a job that gets another size: checkpoint and restart; 30 s by default, with --run as --start."""
     start: Annotated[float | None, DURATION] = None
