@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from chronograd.eager import COMPILER
 from chronograd.job import SHARDED, GradientExchange, Job
 from chronograd.measure.steps import GradientClock
 from chronograd.train.group import GroupCommunicator
@@ -74,6 +76,9 @@ class DDPCommunicator(GroupCommunicator):
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         bucket_bytes = self._communication.bucket_bytes
+        importlib.import_module(
+            COMPILER
+        )  # DDP reads its settings; its import takes seconds, in which no rank would wait
         with WATCHDOG.waiting("broadcast of weights"):
             model = DistributedDataParallel(
                 network,
