@@ -76,9 +76,8 @@ class DDPCommunicator(GroupCommunicator):
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         bucket_bytes = self._communication.bucket_bytes
-        importlib.import_module(
-            COMPILER
-        )  # DDP reads its settings; its import takes seconds, in which no rank would wait
+        # DDP loads the compiler, which takes seconds. It must not take them from the time-out of the broadcast.
+        importlib.import_module(COMPILER)
         with WATCHDOG.waiting("broadcast of weights"):
             model = DistributedDataParallel(
                 network,

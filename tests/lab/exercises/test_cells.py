@@ -25,7 +25,7 @@ from chronograd_lab.exercises.questions import catalogue
 from chronograd_lab.studies import find
 
 STUDIES = Path(__file__).parents[3] / "docs" / "studies"
-# Cells that train do so for a moment here. In a notebook they train until agents and detectors have learned something.
+# Cells that train do so for a moment here, and for longer in a notebook.
 SHORT: dict[str, dict[str, Any]] = {
     **{study: {"epochs": 1} for study in ("exploration", "dqn-ablation", "prioritised-replay")},
     "detection-transfer": {"half": 16, "first": {"epochs": 2, "learning_rate": 0.004}, "second": {"epochs": 1, "learning_rate": 0.002}},
